@@ -8,7 +8,7 @@ more than the record.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 PartitionId: TypeAlias = int
@@ -229,6 +229,17 @@ def partition_words(numbers: Sequence[object], most: int | None = None) -> str:
     """Return partitions in words, `partition 3`, `partitions 1, 3`; with `most`, so many by number."""
     more = f" and {len(numbers) - most} more" if most is not None and len(numbers) > most else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:most]))}{more}"
+
+
+def in_ranges(numbers: Iterable[int]) -> str:
+    """Return ascending numbers in words, each run of neighbours shortened: `4-7, 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

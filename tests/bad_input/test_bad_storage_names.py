@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.opening import opened_coordinator
-from polonaise.admin.storagemoves import move_storage
+from polonaise.admin.storagenodes import move_storage
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned
 from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongRole

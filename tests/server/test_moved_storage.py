@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.admin.storagemoves import StorageMove, move_storage
+from polonaise.admin.storagenodes import StorageMove, move_storage
 from polonaise.client.log import Log
 from polonaise.errors import BadOption, fault
 from polonaise.server.settings import ServerSettings

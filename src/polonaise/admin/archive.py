@@ -77,16 +77,14 @@ async def archive(
     """Write what is committed and not in the store yet, and yield each fragment after it was verified.
 
     A part that does not fill a fragment yet is left for the next time, unless `rest`. With `until` everything up to
-    this id (inclusive) is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold
-    whole batches, and only a committed high-water mark is certain to be the end of one.
-
-    `tell_missing` is called with each range of ids that is written although later ids are archived: somebody has
-    removed its fragments, is writing them at this moment, or was killed while it wrote several ranges at once. Ids that
-    the storage nodes no longer hold either can't be written: `FragmentMissing` names them, after all others were.
+    this id (inclusive) is written and nothing above it; a batch that goes beyond it is left out whole. `tell_missing`
+    is called with each range of ids that is written although later ids are archived: somebody has removed its
+    fragments, is writing them, or was killed. Ids that the storage nodes no longer hold either can't be written:
+    `FragmentMissing` names them, after all others were.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
-    or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `check_may_begin`,
-    `own_fragments_of` and `write_fragments` raise.
+    or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `check_may_begin`, `own_fragments_of`
+    and `write_fragments` raise.
     """
     await check_may_begin(log, store, partition, timeout)
     committed = await log.high_water_mark(partition, timeout=timeout)
@@ -122,7 +120,6 @@ async def archive(
 
 
 async def _with_first(first: Batch | None, rest: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
-    """Yield a batch that was read before, if there is one, and the others."""
     if first is not None:
         yield first
     async for batch in rest:
@@ -139,10 +136,7 @@ def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[
 async def batch_left_out(
     log: Log, store: ObjectStore, partition: PartitionId, until: TransactionId, timeout: float | None = None
 ) -> Span | None:
-    """Return the batch that goes beyond `until`, a committed id within it, and that `archive` has left out whole.
-
-    None if `until` is in a fragment, or is the last id of its batch.
-    """
+    """Return the batch that goes beyond `until`, a committed id within it, and that `archive` has left out, or None."""
     missing = spans_to_write(await fragments_of(store, log.id_of(partition)), until)
     if not missing or missing[-1].last != until:
         return None
@@ -152,13 +146,10 @@ async def batch_left_out(
 
 
 async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId, timeout: float | None = None) -> None:
-    """Raise `NotFound` for a store without a mark if the log has a store: one that any of its servers knows.
+    """Raise `NotFound` for a store without a mark if any server of the log knows a store, or can't be asked.
 
     The log would be archived a second time, from the beginning, and the servers would believe the mark where theirs is
-    not mounted. One that owns nothing is asked, too: a server whose store is away is given nothing. One that can't be
-    asked may know a store. Asked before anything that waits: an owner takes nothing before it knows its store.
-
-    Raises what `is_marked`, `Log.health` and `Log.servers_health` raise.
+    not mounted. Raises what `is_marked`, `Log.health` and `Log.servers_health` raise.
     """
     if await is_marked(store, log.cluster_key):
         return
@@ -174,9 +165,8 @@ async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId
 
 
 async def other_store(log: Log, store: ObjectStore) -> str:
-    """Return the store that the log's servers have if it is another one, by its address; empty if it is not.
-
-    Servers that can't be asked count for nothing. Raises what `Log.servers_health` raises.
+    """Return the address of the store that the log's servers have, if it is another one; empty if not, or if none
+    tells.
     """
     known = stores_in((await log.servers_health()).values())
     return "" if any(_place(each) == _place(str(store)) for each in known) else next(iter(known), "")
@@ -202,11 +192,11 @@ async def own_fragments_of(
     """Return the partition's fragments and their sizes in bytes, after checking that the log goes on where they end.
 
     The cluster key does not suffice: a log that was restored with the same key has it, too. A new store is marked as
-    this log's, see `fragments.mark`; for the log of a topic, the cluster's topics are recorded there as well. Raises
-    `WrongClusterKey` for another cluster's store, `HistoryTrimmed` for a new one of a log of which something was
-    trimmed, `FragmentsAhead` and `LogForked` for one of a log with the same key
-    that has gone on differently, `NotFound` for a directory that may not be mounted, `FragmentDamaged` for a mark, a
-    record of topics or a latest fragment that can't be read, and what reading and the store raise.
+    this log's; for the log of a topic, the cluster's topics are recorded there as well. Raises `WrongClusterKey` for
+    another cluster's store, `HistoryTrimmed` for a new one of a log of which something was trimmed, `FragmentsAhead`
+    and `LogForked` for one of a log with the same key that has gone on differently, `NotFound` for a directory that may
+    not be mounted, `FragmentDamaged` for a mark, a record of topics or a latest fragment that can't be read, and what
+    reading and the store raise.
     """
     fragments = await fragments_of(store, log.id_of(partition))
     for footer in await _latest(store, fragments, log.cluster_key):
@@ -233,12 +223,9 @@ async def _topics_with(log: Log, partition: PartitionId) -> ClusterTopics:
 async def init(log: Log, store: ObjectStore) -> None:
     """Mark a store as this log's, whether it is empty or holds fragments. Done again, it changes nothing.
 
-    Of each partition's fragments only those that reach farthest are compared with the cluster key: their names do not
-    hold it, and each footer takes a request. That finds a wrong address. Readers, `trim`, `verify` and a restore
-    compare the key of every fragment that they use. `check_lacks_nothing` finds a store that is not mounted.
-
-    Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
-    `FragmentDamaged` for a mark or a latest fragment that can't be read, and `BadOption` for the log of a topic.
+    Of each partition only the fragments that reach farthest are compared with the cluster key, which finds a wrong
+    address. `check_lacks_nothing` finds a store that is not mounted. Raises `WrongClusterKey` for another cluster's
+    mark or latest fragments, `FragmentDamaged` for some that can't be read, and `BadOption` for the log of a topic.
     """
     check_no_topic(log.topic, "an archive")
     for partition in await partitions_in(store):
@@ -247,11 +234,11 @@ async def init(log: Log, store: ObjectStore) -> None:
 
 
 async def check_lacks_nothing(log: Log, store: ObjectStore) -> None:
-    """Raise `HistoryTrimmed`, with the ids, if the store lacks ids that the log can't send, because they were trimmed.
+    """Raise `HistoryTrimmed` if the store lacks ids that the log can't send, or if that is not known of a partition
+    now.
 
     A directory that is not mounted looks like a new store. With a mark in it servers would take what was trimmed for
-    never archived, and what is not mounted would be missed no more. Raises `HistoryTrimmed`, too, if a partition is not
-    served now: then it is not known. `log` may be that of a topic.
+    never archived. `log` may be that of a topic.
     """
     if await is_marked(store, log.cluster_key):
         return
@@ -290,7 +277,6 @@ async def no_fragments(store: ReadableStore) -> NotFound:
 
 
 async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluster_key: bytes) -> list[Footer]:
-    """Return the footers of the fragments that reach farthest. Raises `WrongClusterKey`, `FragmentDamaged`."""
     last = max((name.last for name in fragments), default=NO_TRANSACTION)
     footers = [await footer_of(store, name, size) for name, size in fragments.items() if name.last == last]
     if any(footer.cluster_key != cluster_key for footer in footers):
@@ -303,8 +289,7 @@ async def _check_goes_on(
 ) -> None:
     """Raise `FragmentsAhead` or `LogForked` unless the log goes on from the latest fragment.
 
-    It does if its next batch names the CRC of the fragment's last one or, with no next one, its own last batch has that
-    CRC. The committed high-water mark is requested after the store was listed: a fragment above it is not of this log.
+    To be called after the store was listed: a fragment above the committed high-water mark is then not of this log.
     """
     last = latest.last
     committed = await log.high_water_mark(partition, timeout=timeout)
@@ -328,10 +313,7 @@ async def _check_goes_on(
 async def batches_of(
     log: Log, partition: PartitionId, span: Span, limit: TransactionId, timeout: float | None
 ) -> AsyncGenerator[Batch, None]:
-    """Yield the log's batches that belong to a span and end at or below `limit`; see `plan.belongs`.
-
-    They have the id of their partition, and not its number in a topic: fragments hold ids.
-    """
+    """Yield the log's batches that belong to a span and end at or below `limit`, with the id of their partition."""
     id = log.id_of(partition)
     async with aclosing(log.read_batches(partition, after=span.first - 1, until=span.last, timeout=timeout)) as reader:
         async for batch in reader:
@@ -362,10 +344,8 @@ class StoreReport:
     cluster_key: builtins.bytes | None = None
     """Cluster key of the first good fragment; None if no fragment is good."""
     wrong: list[str] = field(default_factory=list)
-    """Descriptions of damaged fragments, of those in another format, and of those that are not of one log with the
-    others."""
+    """Descriptions of fragments that are damaged, in another format, or not of one log with the others."""
     damaged: list[FragmentName] = field(default_factory=list)
-    """The names of the damaged fragments."""
 
     @property
     def troubles(self) -> list[str]:
@@ -378,10 +358,7 @@ class StoreReport:
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
-    """Read every fragment of a partition, and report damage, other formats, contradictions, holes and missing ids.
-
-    Raises what the store raises.
-    """
+    """Read every fragment of a partition, and report damage, other formats, contradictions, holes and missing ids."""
     report = StoreReport(partition)
     listed = await fragments_of(store, partition)
     ids = ids_to_compare(listed)
@@ -408,10 +385,10 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
 
 
 async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes | None) -> None:
-    """Raise `WrongClusterKey` unless the store's fragments are of this log, as far as that can be known.
+    """Raise `WrongClusterKey` unless the store's fragments, whose key this is if any could be read, and mark are this
+    log's.
 
-    `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too. Raises
-    `FragmentDamaged` for a mark that can't be read, and `BadOption` for the log of a topic.
+    Raises `FragmentDamaged` for a mark that can't be read, and `BadOption` for the log of a topic.
     """
     check_no_topic(log.topic, "an archive")
     try:
@@ -430,11 +407,9 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
 async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: float | None = None) -> None:
     """Replace a damaged fragment by one made from the log, if that is the very same object, and read it back.
 
-    `log` has the topic, if any, of the fragment's partition.
-
-    Raises, with nothing changed, `FragmentDamaged` if it is not, or if nothing else holds its transactions any more;
-    `HistoryTrimmed`, `FragmentMissing`, and what reading and the store raise. Raises `FragmentDamaged`, too, if the new
-    object does not read back well.
+    `log` has the topic, if any, of the fragment's partition. Raises, with nothing changed, `FragmentDamaged` if it is
+    not, or if nothing else holds its transactions; `HistoryTrimmed`, `FragmentMissing`, and what reading and the store
+    raise. Raises `FragmentDamaged`, too, if the new object does not read back well.
     """
     partition = (await log.cluster_topics()).number_of(name.partition)[1] if log.topic else name.partition
     async with aclosing(batches_of(log, partition, Span(name.first, name.last), name.last, timeout)) as batches:
@@ -443,7 +418,7 @@ async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: fl
 
 
 async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
-    """Return what is wrong with the mark of a store that holds this cluster's fragments; None if nothing is wrong."""
+    """Return what is wrong with the mark of a store that holds this cluster's fragments, or None."""
     try:
         if await is_marked(store, cluster_key):
             return None

@@ -1,7 +1,4 @@
-"""What servers tell of their cluster: what the coordinator would, if it can't be read, and whether they believe it.
-
-And what storage nodes, and the coordinator's own values, tell of the latter.
-"""
+"""What servers and storage nodes tell in the coordinator's place, and whether they believe it."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ from polonaise.wire.messages import (
 M = TypeVar("M", bound=Message)
 
 _READS_MAX: Final = 64
-"""The most values of partitions that are read at the same time."""
 
 _DISBELIEF: Final = tuple(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged))
 """The codes that a server's words have in them if the coordinator answers it, and it can't believe what that holds."""
@@ -60,7 +56,7 @@ class AskedServers(NamedTuple):
     """What a server has told of its cluster."""
 
     description: ClusterDescription
-    """Its key, its storage nodes with their addresses, and its partitions: those of topics count as the log's own."""
+    """Its key, its storage nodes with their addresses, and its partitions, as if none were in topics."""
     assignment: Assignment
 
 
@@ -100,10 +96,7 @@ async def _answer(connection: Connection, request: Message, kind: type[M], timeo
 
 
 def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> str:
-    """Return what servers say of a coordinator that answers, and holds what they can't believe; empty if none does.
-
-    Whoever reads it only now sees nothing wrong with it: that it is older than it was is known to those who remember.
-    """
+    """Return what servers say of a coordinator that answers, and holds what they can't believe; empty if none does."""
     said = {server: words for server, each in answers.items() if isinstance(each, dict) and (words := _doubt(each))}
     if not said:
         return ""
@@ -115,8 +108,7 @@ def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> st
 def later_noted(storage: Mapping[StorageId, Told], version: int) -> str:
     """Return which storage nodes have noted a later description than one of this version; empty if none has.
 
-    Only what servers believe is noted. To be asked after servers, which know more: a note may be of a copy that was
-    in the coordinator's place for a while.
+    To be asked after servers, which know more: a note may be of a copy that was in the coordinator's place for a while.
     """
     noted = {
         name: told
@@ -138,9 +130,8 @@ def not_asked(
 ) -> PolonaiseError | None:
     """Return why nobody was asked whether the coordinator is believed, although a node is there; else None.
 
-    Such as for this process's certificate: then nothing is known, where silence would be taken for consent. Nodes that
-    are stopped are not there, and keep nobody from changing anything. One server that answers is enough, or one
-    storage node while no server is there: servers know more.
+    Silence would be taken for consent. Nodes that are stopped keep nobody from changing anything. One server that
+    answers is enough, or one storage node while no server is there.
     """
     groups = (
         {f"server {expected.said(server)}": told for server, told in sorted(servers.items())},
@@ -160,9 +151,8 @@ async def later_promised(
 ) -> str:
     """Return which storage nodes have copies that promised later sessions than were given out; empty if none has.
 
-    To be asked after servers, as `later_noted`, and where the description alone shows nothing. Each node has
-    `timeout_s` seconds to tell, and the coordinator as long to tell the values of the partitions; what is not told by
-    then says nothing. With TLS, nodes tell only who has a server's certificate.
+    To be asked after servers, as `later_noted`. Each node has `timeout_s` seconds to tell, and the coordinator as long.
+    With TLS, nodes tell only who has a server's certificate.
     """
 
     async def ask(name: StorageId, address: str) -> tuple[StorageId, Mapping[PartitionId, Promised | None]]:
@@ -195,9 +185,8 @@ async def later_promised(
 
 
 async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:
-    """Return what `marked_outdated` says of the values that these partitions have at the coordinator.
-
-    It has `timeout_s` seconds to tell them: a value that could not be read by then says nothing.
+    """Return what `marked_outdated` says of the values that could be read at the coordinator within `timeout_s`
+    seconds.
     """
     return marked_outdated(await _read_at(coordinator, partitions, timeout_s))
 
@@ -205,7 +194,6 @@ async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId
 async def _read_at(
     coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float
 ) -> dict[PartitionId, PartitionValue]:
-    """Return the values of these partitions that could be read within `timeout_s` seconds."""
     found: dict[PartitionId, PartitionValue] = {}
     reading = asyncio.Semaphore(_READS_MAX)
 
@@ -226,7 +214,6 @@ def outdated_in(values: Mapping[PartitionId, PartitionValue]) -> list[PartitionI
 
 
 def marked_outdated(values: Mapping[PartitionId, PartitionValue]) -> str:
-    """Return what `outdated_in` returns, in words; empty if it is none."""
     if not (partitions := outdated_in(values)):
         return ""
     return (
@@ -236,7 +223,6 @@ def marked_outdated(values: Mapping[PartitionId, PartitionValue]) -> str:
 
 
 def some(partitions: Sequence[PartitionId]) -> str:
-    """Return the first partitions of these, for messages."""
     return ", ".join([*map(str, partitions[:5]), *(["…"] if len(partitions) > 5 else [])])
 
 

@@ -45,7 +45,6 @@ Told: TypeAlias = dict[str, Any] | PolonaiseError
 _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
 """The role in which an operator asks a node, by the node's role. With TLS either takes a client's certificate."""
 _READS_MAX: Final = 16
-"""How many partitions' values are read at the same time."""
 
 
 def stores_in(told: Iterable[Told]) -> list[str]:
@@ -54,9 +53,8 @@ def stores_in(told: Iterable[Told]) -> list[str]:
 
 
 async def answered(coordinator: Coordinator, asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
-    """Return the coordinator's answer. Raises `CoordinatorUnavailable` without one within `timeout_s` seconds.
-
-    `more` is what the error says besides, such as that a change may have been made.
+    """Return the coordinator's answer. Raises `CoordinatorUnavailable`, which also says `more`, after `timeout_s`
+    seconds.
     """
     silence = f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{more}"
     async with answered_within(timeout_s, coordinator, silence):
@@ -95,10 +93,9 @@ async def values_of(
 
 
 async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
-    """Ask the node at this address for its health, within `timeout_s` seconds. `role` is the role that it must have.
+    """Ask the node at this address, which must have this `role`, for its health, within `timeout_s` seconds.
 
-    With a server's certificate it is asked as servers ask each other. Returns the node's health document, or the error
-    for which it could not be had.
+    With a server's certificate it is asked as servers ask each other.
     """
     began_s = host.clock.monotonic_s()
     told = await _ask_as(_AS[role], host, address, role, cluster_key, timeout_s)
@@ -111,7 +108,6 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
 
 
 async def _ask_as(own: int, host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
-    """Ask as `ask_health` does, in the role `own`."""
     began_s = host.clock.monotonic_s()
     try:
         async with connected(host, address, role, own, cluster_key, timeout_s) as connection:
@@ -147,9 +143,8 @@ async def connected(
 
 
 async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
-    """Return what the storage node at this address has noted and promised, with the name that it has.
-
-    Raises why it does not tell.
+    """Return the name of the storage node at this address, and what it has noted and promised. Raises why it does not
+    tell.
     """
     # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
     async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
@@ -177,8 +172,7 @@ def trouble_in(told: Told) -> str:
 async def ask_named(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> Told:
     """Ask at this address for the storage node `name`; return its health, or the error for which there is none.
 
-    Raises `wrong_storage_node` for another storage node, `WrongRole` for a server, and `WrongClusterKey` for a node of
-    another cluster.
+    Raises `wrong_storage_node`, `WrongRole`, and `WrongClusterKey` for another node.
     """
     told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
     if isinstance(told, WrongClusterKey):
@@ -195,8 +189,7 @@ async def ask_named(host: Host, name: StorageId, address: str, cluster_key: byte
 def not_named(name: StorageId, address: str, told: Told) -> PolonaiseError | None:
     """Return an error if the node that answers at `address` is not the storage node `name`; None if it may be.
 
-    It may be if it tells no health, or no name in it: a node without one takes the name by which a server reaches it,
-    and a node of an older version does not tell its name.
+    One that tells no name takes that by which a server reaches it, or is of an older version.
     """
     theirs = told.get("name") if isinstance(told, Mapping) else None
     if theirs is None or theirs == name:
@@ -210,7 +203,6 @@ def not_named(name: StorageId, address: str, told: Told) -> PolonaiseError | Non
 
 
 def _document_in(answer: object) -> dict[str, Any]:
-    """Return the document in a node's answer. Raises `ProtocolError` unless it is the health of a node."""
     try:
         document = json.loads(answer.document) if isinstance(answer, HealthIs) else None
     except (ValueError, RecursionError):

@@ -38,25 +38,24 @@ class Load:
     transactions: int
     """The transactions that each producing client appends."""
     clients: int = 1
-    """The clients, each with connections of its own: producers or, in a benchmark of consumers, consumers."""
+    """The clients, each with connections of its own: producers or consumers."""
     size: int = 100
     """The bytes of each body: `SIZE_MIN` at least."""
     interval_s: float = 0.0
-    """The average pause of a client between the beginnings of two appends, in seconds; each is drawn between 0 and
-    twice as much."""
+    """The average pause of a client between the beginnings of two appends, in seconds; drawn between 0 and twice as
+    much."""
     outstanding: int = 64
     """The most appends of a client whose fate is open."""
     lock_pool: int = 0
     """The number of different locks; 0 for appends without locks."""
     locks: int = 1
-    """The WRITE locks of each transaction, drawn from the pool. Without a pool there are none."""
+    """The WRITE locks of each transaction, drawn from the pool, if there is one."""
     partitions: Sequence[PartitionId] = (0,)
     """The partitions, which each client appends to by turns."""
     timeout_s: float = 10.0
-    """The longest that one append may take. A consumer waits for the next transaction as long, and for the producer's
-    longest pause besides."""
+    """The longest that one append may take; a consumer waits as long, and for the producer's longest pause besides."""
     seed: int = 1
-    """The seed of the locks and pauses that are drawn."""
+    """Of the locks and pauses that are drawn."""
 
     def check(self) -> None:
         """Raise `BadOption` for a load that can't be run."""
@@ -123,10 +122,9 @@ def _percentile(ordered: Sequence[float], percent: float) -> float:
 async def bench_producers(connect: Connect, load: Load) -> Measured:
     """Append to the log with several clients at once, and measure from each append to its commit.
 
-    Appends with locks are transaction contexts, which run again after a conflict. What failed in the end is counted,
-    and does not end the benchmark unless it would come again with every append, such as `BodyTooLarge`: that is raised.
-    Also raises `BadOption` for an invalid load, `DeadlineExceeded` if a partition is not ready within `Load.timeout_s`
-    seconds, and what connecting raises.
+    Appends with locks are transaction contexts, which run again after a conflict. Failures are counted, but one that
+    would come again with every append, such as `BodyTooLarge`, is raised. Also raises `BadOption` for an invalid load,
+    `DeadlineExceeded` if a partition is not ready within `Load.timeout_s` seconds, and what connecting raises.
     """
     load.check()
     measured = Measured()
@@ -142,10 +140,9 @@ async def bench_producers(connect: Connect, load: Load) -> Measured:
 async def bench_consumers(connect: Connect, load: Load) -> Measured:
     """Follow the log with several clients while another one appends; measure from each append to each arrival.
 
-    Each consumer receives every transaction of the run, from all partitions of the load. Raises `BadOption` for an
-    invalid load, `DeadlineExceeded` if a partition is not ready within `Load.timeout_s` seconds, or if no transaction
-    of the run comes from it for so long and the longest pause of the producer (one whose append failed never comes),
-    what the producer's appends raise in `bench_producers`, and what connecting raises.
+    Each consumer receives every transaction of the run. Raises what `bench_producers` does, and `DeadlineExceeded` if
+    no transaction of the run comes for `Load.timeout_s` and the producer's longest pause: one whose append failed never
+    comes.
     """
     load.check()
     produced, consumed = Measured(), Measured()
@@ -181,10 +178,7 @@ async def _mounted(logs: Sequence[Log], load: Load) -> None:
 async def _produce(
     log: Log, load: Load, run: bytes, client: int, measured: Measured, sent_s: dict[int, float] | None = None
 ) -> None:
-    """Append one client's share. `sent_s`, if given, takes the time at which each append began, by its number.
-
-    Raises a failure, of any client, that would come again with every append, such as `BodyTooLarge`.
-    """
+    """Append one client's share. `sent_s`, if given, takes the time at which each append began, by its number."""
     source = random.Random(f"{load.seed}/{client}")
     room = asyncio.Semaphore(load.outstanding)
     rest = bytes(load.size - SIZE_MIN)
@@ -218,7 +212,6 @@ async def _produce(
 async def _append(
     log: Log, load: Load, partition: PartitionId, body: bytes, locks: Sequence[int], measured: Measured
 ) -> None:
-    """Append one transaction, and count it."""
     began_s = time.monotonic()
     runs = 0
 

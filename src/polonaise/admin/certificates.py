@@ -1,7 +1,7 @@
 """Make a CA and certificates for development and tests, with the library cryptography.
 
-In production use the CA that you have: a certificate needs the URIs of its roles, and that of a node the names of its
-host (docs/tls.md). Anybody who has the key of a CA that is made here can make themselves a node.
+In production use the CA that you have (docs/tls.md). Anybody who has the key of a CA that is made here can make
+themselves a node.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CertificateHolder(NamedTuple):
     name: str
     """The certificate's common name, and the name of its files."""
     roles: tuple[str, ...]
-    """The words of the roles that the certificate vouches for."""
+    """The roles that the certificate vouches for."""
     hosts: tuple[str, ...] = ()
     """The DNS names and IP addresses in the certificate, which who dials checks. A holder that only dials has none."""
 
@@ -71,7 +71,7 @@ class Made(NamedTuple):
 
 
 def node(text: str) -> CertificateHolder:
-    """Return the holder of a certificate for the nodes of one host, which serves servers and storage nodes.
+    """Return the holder of a certificate for the nodes of one host, servers and storage nodes.
 
     `text` is HOST or HOST,HOST,…, DNS names and IP addresses of which the first becomes the holder's name. `localhost`
     also stands for the loopback addresses. Raises `BadOption` for an invalid host.
@@ -85,7 +85,6 @@ def target(text: str) -> CertificateHolder:
 
 
 def _at(text: str, *roles: str, ending: str = "") -> CertificateHolder:
-    """Return the holder of a certificate for what accepts connections on a host; `ending` ends its name."""
     hosts: list[str] = []
     for host in text.split(","):
         if not _is_ip(host) and not _HOST.fullmatch(host):
@@ -121,7 +120,6 @@ def _checked(name: str) -> str:
 
 
 def files_of_holder(directory: Path, name: str) -> TlsFiles:
-    """Return the TLS files of one of the certificates that `make` wrote."""
     return TlsFiles(str(_certificate(directory, CA)), str(_certificate(directory, name)), str(_key(directory, name)))
 
 
@@ -138,10 +136,10 @@ def make(
 ) -> list[Made]:
     """Make a certificate for each holder, signed by the CA in the directory, which is made if missing.
 
-    The certificates are valid for `days` days, but no longer than the CA. Only the user of this process can read the
-    keys. With `renew` a certificate that exists is replaced, and keeps its key; without it, one that exists raises
-    `AlreadyInitialized`, before any certificate is made. Also raises `BadOption`, `CertificateUnusable` for a CA or a
-    key that can't be used, and faults of the disk.
+    They are valid for `days` days, but no longer than the CA. Only the user of this process can read the keys. With
+    `renew` a certificate that exists is replaced, and keeps its key; without it, one that exists raises
+    `AlreadyInitialized`, before any is made. Also raises `BadOption`, `CertificateUnusable` for a CA or a key that
+    can't be used, and faults of the disk.
     """
     if not 0 < days <= DAYS_MAX:
         raise BadOption(f"invalid number of days {days:g}: it must be above 0 and at most {DAYS_MAX}")
@@ -171,7 +169,6 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate and key of the directory's CA, which is made if missing."""
     at, key_at = _certificate(directory, CA), _key(directory, CA)
     if at.exists() or key_at.exists():
         ca, key = _read_certificate(at), _read_key(key_at)
@@ -231,7 +228,6 @@ def _issue(
     ca_key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
 ) -> Made:
-    """Make one certificate, signed by the CA, and its key if that is missing."""
     at, key_at = _certificate(directory, holder.name), _key(directory, holder.name)
     if key_at.exists():
         key = _read_key(key_at)
@@ -304,9 +300,8 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a key that this module made. Raises `CertificateUnusable` if it is another kind, or others may read it.
-
-    Neither the key nor the library's error, which might quote it, appears in the message.
+    """Return a key that this module made. Raises `CertificateUnusable`, without quoting it, for one that others may
+    read.
     """
     try:
         key = serialization.load_pem_private_key(with_own_errors(str(path), path.read_bytes), password=None)

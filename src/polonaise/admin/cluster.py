@@ -1,7 +1,4 @@
-"""Observe a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it.
-
-Nodes are judged by their own health documents, which servers ask storage nodes for and `log health` shows as well.
-"""
+"""Observe a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it."""
 
 from __future__ import annotations
 
@@ -50,11 +47,9 @@ from polonaise.terms import PartitionId, ServerId, StorageId, clock_words
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
-"""The most nodes that are asked at the same time."""
 
 _MARKS_S: Final = 1.0
-"""Seconds in which partitions' values are read to see whether they are marked as outdated; as a rule all are, or none.
-"""
+"""Seconds in which partitions' values are read to see whether they are marked as outdated: as a rule, all or none."""
 
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
@@ -65,7 +60,7 @@ _DOUBTED_SERVER: Final = (
 
 
 class _AnotherServer(NotInitialized):
-    """Another server answers at the address of the one that was asked."""
+    pass
 
 
 def _first(causes: Sequence[str], lines: Sequence[str]) -> list[str]:
@@ -90,16 +85,15 @@ class ServerStatus:
     server: ServerId
     address: str
     registered: bool | None
-    """Whether the server is registered at the coordinator; None if that could not be read. If not, it will lose its
-    partitions."""
+    """Whether the server is registered; None if that could not be read. If not, it will lose its partitions."""
     partitions: int | None
-    """The number of partitions that the assignment gives to the server; None if that could not be read."""
+    """The number of partitions that the assignment gives to it; None if that could not be read."""
     trouble: str = ""
     """Why there is no health of the server to be read, such as that another one answers; empty if there is one."""
     told: Sequence[str] = ()
     """What is wrong according to the server itself, line by line."""
     name: str = ""
-    """The name by which the cluster misses the server, or that it tells itself; empty for one without, or unknown."""
+    """The name by which the cluster misses the server, or that it tells; empty if there is none."""
     unable: Sequence[str] = ()
     """Why the server could serve no partition of others, according to itself, line by line."""
     reached: frozenset[StorageId] = frozenset()
@@ -107,11 +101,11 @@ class ServerStatus:
     given_up: Sequence[PartitionId] = ()
     """The partitions that the server has given up lately, also those that another one serves since."""
     doubted: bool = False
-    """Whether the coordinator that names the server is not believed: it may know nothing of how the server is now."""
+    """Whether the coordinator that names the server is not believed."""
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the server, line by line, causes first; empty if nothing is."""
+        """Everything that is wrong with the server, line by line, causes first."""
         lines, told = [self.trouble] if self.trouble else [], _first(self.unable, self.told)
         if self.registered is False and self.partitions:
             lines.append(
@@ -127,11 +121,10 @@ class ServerStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the server is: degraded at worst, because another one can take over its partitions."""
+        """Degraded at worst, because another server can take over its partitions."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
     def document(self) -> dict[str, Any]:
-        """Return the status as a JSON-ready document."""
         return {
             "server": self.server,
             "name": self.name,
@@ -148,16 +141,15 @@ class StorageStatus:
     """The status of a storage node, according to the node itself and to the servers."""
 
     name: str
-    """The storage node's name in the cluster's description."""
+    """Its name in the cluster's description."""
     address: str
-    """The storage node's address in the cluster's description."""
+    """Its address in the cluster's description."""
     trouble: str = ""
-    """Why there is no health of the storage node, such as that another one answers; empty if there is one."""
+    """Why there is no health of it, such as that another one answers; empty if there is one."""
     directory: str | None = None
     """The storage directory; None if the node did not tell."""
     partitions: int | None = None
-    """The number of partitions that have a copy on the node, or get one; None while not all owners tell where they have
-    theirs."""
+    """The number of partitions that have a copy on the node, or get one; None while not all owners tell."""
     free_bytes: int | None = None
     """The bytes of the directory's disk that the node may still use; None if it did not tell."""
     total_bytes: int | None = None
@@ -165,21 +157,18 @@ class StorageStatus:
     told: Sequence[str] = ()
     """What is wrong according to the storage node itself, line by line."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
-    """The servers that told that they have no connection to the storage node, or hear nothing of it, each with the
-    reason."""
+    """The servers without a connection to the storage node, each with the reason."""
     server_names: ExpectedServers = field(default_factory=ExpectedServers)
-    """What the servers are called."""
     draining: bool = False
     """Whether the storage node is being drained: it gets no more copies."""
     clock_ahead_s: Mapping[ServerId, float] = field(default_factory=dict)
     """How far the node's clock is ahead of that of a server, by servers whose own clocks are fit, where it is off."""
     known: int | None = None
-    """The number of partitions of which the node knows, also of those whose copy was given up; None if it did not tell.
-    """
+    """The number of partitions that the node has files of, also given up ones; None if it did not tell."""
     unable: Sequence[str] = ()
     """Why the node can't write, to any partition, according to itself, line by line."""
     unusable: Mapping[str, str] = field(default_factory=dict)
-    """Why the node's copy of a partition can't be used, by the partition's number, according to the node itself."""
+    """Why copies on the node can't be used, by the partition's number, according to the node itself."""
 
     @property
     def given_up(self) -> int | None:
@@ -188,7 +177,7 @@ class StorageStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the storage node, line by line, causes first; empty if nothing is."""
+        """Everything that is wrong with the storage node, line by line, causes first."""
         lines = [self.trouble, *self.unable] if self.trouble else [*self.unable]
         for server, why in self.not_connected.items():
             lines.append(f"server {self.server_names.said(server)} does not reach it: {why}")
@@ -200,11 +189,10 @@ class StorageStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the storage node is: degraded at worst, because a cluster works without a minority of them."""
+        """Degraded at worst, because a cluster works without a minority of them."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
     def document(self) -> dict[str, Any]:
-        """Return the status as a JSON-ready document."""
         return {
             "name": self.name,
             "address": self.address,
@@ -233,16 +221,15 @@ class PartitionStatus:
     owner_name: str = ""
     """The owner's name; empty for one without, or if that could not be read."""
     counts: Mapping[str, Any] = field(default_factory=dict)
-    """The other figures of the partition in the owner's health document, such as its mounts and appends."""
+    """The other figures in the owner's health document, such as mounts and appends."""
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the partition, line by line; empty if nothing is."""
+        """Everything that is wrong with the partition, line by line."""
         return [self.unknown] if self.condition is None else self.condition.troubles
 
     @property
     def wellness(self) -> Wellness:
-        """How well the partition is."""
         if self.condition is None or not self.condition.ready:
             return Wellness.FAILED
         return Wellness.DEGRADED if self.condition.troubles else Wellness.WELL
@@ -255,7 +242,6 @@ class PartitionStatus:
         return {Wellness.WELL: "ready", Wellness.DEGRADED: "degraded"}.get(self.wellness, "not ready")
 
     def document(self) -> dict[str, Any]:
-        """Return the status as a JSON-ready document."""
         owner, condition = self.owner, self.condition
         told: dict[str, Any] = {
             "session": None,
@@ -291,9 +277,8 @@ class ClusterStatus:
     """The status of a whole cluster at one moment."""
 
     coordinator: str
-    """The coordinator's address."""
     coordinator_error: PolonaiseError | None
-    """Why the coordinator could not be read; None if it was read. After an error, what it said before counts."""
+    """Why the coordinator could not be read, so that what it said before counts; None if it was."""
     description: ClusterDescription | None
     """The cluster's description; None if the coordinator was never read."""
     servers: list[ServerStatus]
@@ -302,7 +287,7 @@ class ClusterStatus:
     coordinator_servers: Mapping[str, str]
     """Why each server that the coordinator consists of does not serve, by its address; empty for one that does."""
     took_s: float
-    """The seconds that it took to ask the coordinator and all nodes."""
+    """The seconds that asking took."""
     coordinator_disbelief: str = ""
     """Why nodes don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
     not_asked: PolonaiseError | None = None
@@ -310,10 +295,10 @@ class ClusterStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the cluster is: failed unless every partition is known to be ready.
+        """How well the cluster is: failed unless every partition is known to be ready, and what the coordinator has is
+        whole.
 
-        And if what this observer reads from the coordinator is missing or damaged: without unique ids no new client
-        gets in. A coordinator that it can't reach is no failure by itself: the servers may reach it.
+        One that can't be reached from here is no failure by itself: the servers may reach it.
         """
         if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED
@@ -322,18 +307,18 @@ class ClusterStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the cluster's parts, line by line; empty if nothing is."""
+        """Everything that is wrong with the cluster's parts, line by line."""
         groups = (self.partitions, self.servers, self.storage)
         return self.coordinator_troubles + [trouble for group in groups for each in group for trouble in each.troubles]
 
     @property
     def coordinator_trouble(self) -> str:
-        """Why the coordinator could not be read, or what it holds is not believed, as text; empty if all is well."""
+        """Why the coordinator could not be read, or is not believed, as text; empty if all is well."""
         return self.coordinator_disbelief if self.coordinator_error is None else str(self.coordinator_error)
 
     @property
     def coordinator_troubles(self) -> list[str]:
-        """A line for each server that the coordinator consists of and that does not serve; empty if all do."""
+        """A line for each server of the coordinator that does not serve."""
         return [coordinator_server_trouble(address, why) for address, why in self.coordinator_servers.items() if why]
 
     @property
@@ -358,7 +343,6 @@ class ClusterStatus:
         return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
 
     def document(self) -> dict[str, Any]:
-        """Return the status as a JSON-ready document."""
         description = self.description
         return {
             "wellness": self.wellness.name.lower(),
@@ -423,10 +407,9 @@ class ClusterObserver:
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        A node that does not answer is part of it, with the reason. Takes at most twice the time limit and a second,
-        three times more while no server answers, and once more for each further `_ASKED_MAX` nodes that are silent.
-        Raises `NotInitialized` if the coordinator knows no cluster, and `BadOption` if its address is that of
-        something else.
+        Takes at most twice the time limit and a second, three times more while no server answers, and once more for
+        each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no cluster,
+        and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
         error, ensemble = await asyncio.gather(self._read_coordinator(), self._coordinator.servers(self._timeout_s))
@@ -493,9 +476,8 @@ class ClusterObserver:
         )
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
-        """Return what the coordinator keeps of a partition: its members and their last sessions.
-
-        Raises `UnknownPartition`, `CoordinatorUnavailable`, and all else that reading the coordinator raises.
+        """Return what the coordinator keeps of a partition. Raises `UnknownPartition`, `CoordinatorUnavailable`, and so
+        on.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -504,9 +486,8 @@ class ClusterObserver:
             raise self._silence() from None
 
     async def _read_coordinator(self) -> PolonaiseError | None:
-        """Read the coordinator's values, but for the partitions', and keep what could be read: owners tell of those.
-
-        Returns the error that kept the rest from being read; None if all was read.
+        """Read and keep the coordinator's values, but for the partitions'; return the error that kept some from being
+        read.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -534,7 +515,6 @@ class ClusterObserver:
             self._description = told.description
 
     def _silence(self) -> CoordinatorUnavailable:
-        """Return the error for a coordinator that did not answer in time."""
         return CoordinatorUnavailable(
             with_trouble(
                 f"{redacted_address(self._address)} did not answer within {self._timeout_s:g} s: correct the "
@@ -544,7 +524,7 @@ class ClusterObserver:
         )
 
     async def _ask_server(self, server: ServerId, address: str) -> Told:
-        """Return a server's health document, or why there is none that can be read, or why it is another server's."""
+        """Return a server's health document, or why there is none that can be read, or that another server answers."""
         answer = await self._ask(address, ROLE_SERVER)
         if isinstance(answer, dict) and not all(
             isinstance(answer.get(name), dict) for name in ("partitions", "storage")
@@ -590,7 +570,6 @@ class ClusterObserver:
 _SHOWN: Final = frozenset(
     {"generation", "committed", "ready", "waits_for", "engaged", "session", "late", "members", "next", "added"}
 )
-"""The fields of a partition's health document that are in its `Condition` already."""
 
 
 def _is_known(answer: Mapping[str, Any]) -> bool:
@@ -605,10 +584,7 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
 
 
 def _server_trouble(server: ServerId, answer: Told, doubt: str) -> str:
-    """Return why there is no health of a server; empty if there is. With what to do, unless there is a doubt.
-
-    An older state of the coordinator may name servers that were started again since.
-    """
+    """Return why there is no health of a server, with what to do unless there is a doubt; empty if there is."""
     trouble = trouble_in(answer)
     if isinstance(answer, _AnotherServer) and not doubt:
         trouble += (
@@ -619,13 +595,12 @@ def _server_trouble(server: ServerId, answer: Told, doubt: str) -> str:
 
 
 def _text_told(answer: Told, key: str) -> str:
-    """Return a text in a server's health document, such as its name; empty without one, or if it says nothing."""
     text = answer.get(key) if isinstance(answer, dict) else None
     return text if isinstance(text, str) else ""
 
 
 def _without_the_store(answer: Told, stores: Sequence[str]) -> Sequence[str]:
-    """Return a line about a server that was started without the fragment stores of others; none if it was not."""
+    """Return a line about a server that was started without the fragment stores of others, if it was."""
     if not stores or not isinstance(answer, dict) or "fragments" not in answer or answer["fragments"]:
         return ()
     return [
@@ -640,11 +615,7 @@ def _unable(answer: Told) -> Sequence[str]:
 
 
 def _told_by(answer: Told, *, known: bool) -> Sequence[str]:
-    """Return what a server tells of itself.
-
-    Without the servers that it misses, if it is `known` from the coordinator whom to miss: status tells of each itself,
-    and the server may have looked before one was removed.
-    """
+    """Return what a server tells of itself, without the servers that it misses if the coordinator is `known`."""
     if not isinstance(answer, dict):
         return ()
     missing = {} if known else answer.get("missing_servers", {})
@@ -652,7 +623,6 @@ def _told_by(answer: Told, *, known: bool) -> Sequence[str]:
 
 
 def _reached_by(answer: Told) -> frozenset[StorageId]:
-    """Return the storage nodes that a server reaches; none if it tells nothing."""
     nodes = answer["storage"] if isinstance(answer, dict) else {}
     return frozenset(name for name, node in nodes.items() if not why_not_reached(node))
 
@@ -663,7 +633,6 @@ def _storage_status(
     answer: Told,
     servers: Mapping[ServerId, Told],
 ) -> StorageStatus:
-    """Return the status of a storage node from its own answer, and from those of the servers."""
     not_reached = {
         server: why
         for server, told in servers.items()
@@ -697,8 +666,7 @@ def _storage_status(
 def _clock_off(name: StorageId, servers: Mapping[ServerId, Told]) -> dict[ServerId, float]:
     """Return how far a storage node's clock is ahead of that of each server, where that is more than its bound.
 
-    A server whose own clock is off from those of most storage nodes tells nothing of theirs: neither once it knows
-    that, nor in the seconds after its clock has jumped, in which it has yet to measure the others again.
+    A server whose own clock is off from those of most storage nodes tells nothing of theirs.
     """
     off = {}
     for server, told in servers.items():

@@ -1,7 +1,4 @@
-"""Compare several replicas of a log by their files alone: up to where they are equal, and which holds more.
-
-For an operator who has to choose one to go on with, when there is no quorum that could decide.
-"""
+"""Compare several replicas of a log by their files alone, where no quorum can decide: which holds more?"""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ class ReplicaReport(NamedTuple):
 
     directory: str
     node: StorageId
-    """The name of its storage node; empty if it has none, or none is known."""
+    """The name of its storage node; empty if none is known."""
     first: TransactionId
     """The first id that was not trimmed."""
     last: TransactionId
     """The last id before the first damage; the one before `first` for none."""
     bounds: Bounds
     joined: SessionId
-    """The replica's joined session; NO_SESSION without a control file."""
+    """NO_SESSION without a control file."""
     damage: str
-    """The first thing that is damaged or missing; empty if nothing is. The node's name is looked at last."""
+    """The first thing that is damaged or missing; empty if nothing is."""
 
 
 class ReplicaDifference(NamedTuple):
@@ -41,8 +38,7 @@ class ReplicaDifference(NamedTuple):
     first: TransactionId
     """The first id at which they differ. Below it, replicas that hold an id hold the same."""
     sides: tuple[tuple[str, ...], ...]
-    """Directories of the replicas that hold a batch there, grouped by those that hold the same one. Replicas of one
-    side may differ later."""
+    """Directories of the replicas that hold a batch there, grouped by those that hold the same one."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,7 @@ class ComparisonReport:
 
     @property
     def same(self) -> TransactionId:
-        """The last id that more than one replica holds or has trimmed, and that is equal wherever it is held; -1 for
-        none."""
+        """The last id that more than one replica holds or has trimmed, and that is equal wherever it is held, or -1."""
         if len(self.replicas) < 2:
             return NO_TRANSACTION
         second_last = sorted(replica.last for replica in self.replicas)[-2]
@@ -87,9 +82,8 @@ class ComparisonReport:
 async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
     """Compare what storage directories hold of each partition; each is read to its end or to its first damage.
 
-    Raises `BadOption` for fewer than two directories, for one that is named twice, and for segments whose partition is
-    unknown, `WrongClusterKey` for directories of different logs or a foreign segment, `UnsupportedFormat`, and what
-    `storage.files.find` raises.
+    Raises `BadOption` for fewer than two directories, one that is named twice, and segments whose partition is unknown,
+    `WrongClusterKey` for directories of different logs, `UnsupportedFormat`, and what `storage.files.find` raises.
     """
     if len(directories) < 2 or len(set(directories)) < len(directories):
         raise BadOption("nothing to compare: give two storage directories or more, each once")
@@ -111,13 +105,11 @@ async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
 
 @dataclass(eq=False)
 class _Walk:
-    """A replica that is being read, batch by batch, from the first id that was not trimmed."""
-
     directory: str
     files: Files
     batches: AsyncGenerator[Batch, None] = field(init=False)
     batch: Batch | None = None
-    """The next batch to compare; None before the first `step`, and at the replica's end or first damage."""
+    """The next batch to compare; None before the first `step`, and at the end."""
     last: TransactionId = NO_TRANSACTION
     damage: str = ""
 
@@ -166,10 +158,7 @@ def _at_next_id(walks: list[_Walk]) -> list[_Walk]:
 
 
 def _difference(walks: list[_Walk]) -> ReplicaDifference | None:
-    """Return the difference between the present batches of these replicas; None if these are the same batch.
-
-    Equal batches imply an equal past: each names the CRC of its predecessor.
-    """
+    """Return the difference between the present batches of these replicas; equal batches imply an equal past."""
     sides: dict[tuple[TransactionId, TransactionId, int], list[str]] = {}
     for walk in walks:
         assert walk.batch is not None

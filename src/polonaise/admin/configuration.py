@@ -1,7 +1,4 @@
-"""Read the settings of a node or a local cluster from command line, environment and file, and keep each one's origin.
-
-The command line counts before the environment, that before the file, and that before the default.
-"""
+"""Read the settings of a node or a local cluster from command line, environment, file and default, in this order."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.settingkeys import BYTE_UNITS, TABLES, SettingKey, SettingKind, written
-from polonaise.admin.targettables import MEANINGS, TARGETS, targets_in
+from polonaise.admin.targettables import MEANINGS, TARGETS, quoted, targets_in
 from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
 from polonaise.link.settings import LinkSettings
@@ -36,15 +33,12 @@ CONFIG_VARIABLE: Final = "POLONAISE_CONFIG"
 _PREFIX: Final = "POLONAISE_"
 _FILE_BYTES_MAX: Final = 1024 * 1024
 _TOLD_MAX: Final = 5
-"""The most mistakes that an error names; it counts the others."""
-_SHOWN_MAX: Final = 60
-"""The most characters of a value that a message shows."""
 _SERVICE_LINK: Final = re.compile(
     r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""The end of a variable that Kubernetes sets in each container for a service `polonaise-…`. It is no setting."""
+"""The end of a variable that Kubernetes sets for a service `polonaise-…`, which is no setting."""
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
-"""The value of a variable that Kubernetes sets for a service `polonaise-…`, if the variable's name ends in `_PORT`."""
+"""The value of such a variable whose name ends in `_PORT`."""
 _OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
 """The valid variables that are no settings of a table, without the prefix."""
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -115,7 +109,6 @@ class GivenSettings:
         return value
 
     def server_settings(self) -> ServerSettings:
-        """Return the settings of a server."""
         return ServerSettings(link=self._link(), **self._fields_of(ServerSettings))
 
     def storage_settings(self) -> StorageSettings:
@@ -160,8 +153,6 @@ class GivenSettings:
 
 
 class _SettingSource(NamedTuple):
-    """One source of settings, such as a file."""
-
     origin_of: Callable[[str], str]
     """Returns the origin of the setting with this name, as messages and `config show` tell it."""
     values: Mapping[str, Any]
@@ -176,12 +167,11 @@ def configuration_of(
 ) -> GivenSettings:
     """Return the settings of a table: `server`, `storage`, `cluster` or `player`, the last one with its targets.
 
-    `command_line` has the options by the names of settings; None stands for an option that was not given. `file` is the
-    path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
-    of the process if it is None.
+    `command_line` has the options by the names of settings; None stands for one that was not given. `file` is the path
+    of the configuration file, by default that in POLONAISE_CONFIG; `environment` is by default that of the process.
 
     Raises `BadOption`, which names wrong settings and their origins, or a file that can't be one; and `AccessDenied`
-    and other faults of the disk for a file that can't be read. All tables of the file are checked, not this one alone.
+    and other faults of the disk. All tables of the file are checked.
     """
     environment = os.environ if environment is None else environment
     mistakes: list[str] = []
@@ -218,14 +208,12 @@ def configuration_of(
 
 
 def variable_of(table: str, name: str) -> str:
-    """Return the name of the environment variable that gives this setting."""
     return f"{_PREFIX}{table}_{name}".upper()
 
 
 def not_read_here(name: str, read: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return a clause on variables that are set, and give others a setting of this name, or misspell `read`.
-
-    Empty if there is none. It is for the message that `read`, or what else gives the setting, is missing.
+    """Return a clause, or nothing, on variables that give others a setting of this name, or misspell `read`, which is
+    missing.
     """
     given = {variable_of(table, name) for table in _holders(name)} | {f"{_PREFIX}{name}".upper()}
     found = [
@@ -238,14 +226,12 @@ def not_read_here(name: str, read: str, environment: Mapping[str, str] | None = 
 
 
 def _holders(name: str) -> list[str]:
-    """Return the tables that have a setting of this name."""
     return [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration file, and note in `mistakes` what else stands at its top.
-
-    Raises `BadOption` for a file that does not exist or is too large, and for invalid TOML.
+    """Return the tables of a configuration file, and note in `mistakes` what else stands at its top. Raises
+    `BadOption`.
     """
     try:
         text = with_own_errors(path, lambda: _read(Path(path)))
@@ -279,7 +265,6 @@ def _read(path: Path) -> bytes:
 
 
 def _hint(name: str, value: object) -> str:
-    """Return advice on an unknown name at the top of a file: a similar table, the table that it belongs to, or all."""
     near = difflib.get_close_matches(name, (*TABLES, TARGETS), n=1)
     if near and isinstance(value, dict):
         return f", did you mean [{near[0]}]?"
@@ -289,7 +274,6 @@ def _hint(name: str, value: object) -> str:
 
 
 def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:
-    """Return the settings of a table that environment variables give."""
     prefix = variable_of(table, "")
     named = {}
     for variable, value in environment.items():
@@ -313,12 +297,9 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _variable_meant(wanted: str, name: str) -> str:
-    """Return the variable that a variable of no table may be a typo of; empty if it resembles none, or is valid.
+    """Return the variable that a variable of no table may be a typo of, by preference of table `wanted`; else empty.
 
-    Of several tables that have such a setting, `wanted` is the one whose settings are read.
-
-    One that resembles none is accepted: images and scripts have variables of their own, such as `POLONAISE_VERSION`,
-    which must not keep a node from starting.
+    One that resembles none is accepted: images and scripts have variables of their own, such as `POLONAISE_VERSION`.
     """
     word, _, rest = name.lower().partition("_")
     if name in _OTHER_VARIABLES or (rest and word in TABLES):
@@ -334,7 +315,6 @@ def _variable_meant(wanted: str, name: str) -> str:
 
 
 def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:
-    """Return the valid settings of a source, and note in `mistakes` what is wrong with the others."""
     keys = {key.name: key for key in TABLES[table]}
     found = {}
     for name, value in source.values.items():
@@ -350,16 +330,11 @@ def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[st
         try:
             found[name] = GivenSetting(key, _value_of(key, value), origin)
         except ValueError:
-            mistakes.append(f"{origin}: invalid {table}.{name} {_quoted(value)}: write {_expected(key)}")
+            mistakes.append(f"{origin}: invalid {table}.{name} {quoted(value)}: write {_expected(key)}")
     return found
 
 
-def _quoted(value: object) -> str:
-    return redacted(repr(value), _SHOWN_MAX)
-
-
 def _expected(key: SettingKey) -> str:
-    """Return a phrase that says which values a setting takes."""
     if key.kind is SettingKind.CHOICE:
         return " or ".join(key.choices)
     if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.PARTITIONS, SettingKind.FLAG):

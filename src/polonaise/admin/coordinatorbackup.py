@@ -54,13 +54,12 @@ class RecoveredCluster:
 
     description: ClusterDescription
     silent: Mapping[StorageId, str]
-    """The storage nodes that did not answer, with the reason: they were not needed."""
+    """The storage nodes that did not answer, and were not needed, with the reason."""
     lacking: Lack = field(default_factory=Lack)
     """What the description lacks that was to be believed although values and promises tell of more."""
 
 
 async def backup(coordinator: Coordinator) -> Noted:
-    """Return the coordinator's values as they are now. They hold no secrets."""
     described = await coordinator.description()
     partitions = await values_in(coordinator, range(described.value.total))
     unique_id, expected = await coordinator.unique_ids_given(), await coordinator.expected_servers()
@@ -71,7 +70,7 @@ async def backup(coordinator: Coordinator) -> Noted:
 
 
 def write_backup(path: Path, noted: Noted) -> None:
-    """Write a backup to a file, as `replaced` does. Raises faults of the disk, and `BadOption`; a file is kept then."""
+    """Write a backup to a file, or keep what is there. Raises faults of the disk, and `BadOption`."""
     document = json.dumps(noted.document(), sort_keys=True).encode()
     raw = f"{_MAGIC} {_FORMAT} {crc32(document):08x}\n".encode() + document + b"\n"
 
@@ -144,11 +143,11 @@ async def recover(
 ) -> RecoveredCluster:
     """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
 
-    `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
-    the servers before: while one is connected to a storage node that answers, or one that the cluster is to have
-    answers itself, `cluster_in_use` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`,
-    and `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, one of the names of
-    `told_descriptions`, says whose description counts if two can't both be right, or the latest can't be.
+    `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. While
+    a server is connected to a storage node, or answers itself, `cluster_in_use` is raised, unless `confirmed` is the
+    cluster's key. Raises `AlreadyInitialized`, and `RecoveryUnsafe` with every reason; nothing was changed then.
+    `believed`, one of the names of `told_descriptions`, says whose description counts if two can't both be right, or
+    the latest can't be.
     """
     try:
         await coordinator.describe()
@@ -190,10 +189,7 @@ async def recover(
 async def _running(
     host: Host, expected: ExpectedServers | None, cluster_key: bytes, timeout_s: float
 ) -> dict[ServerId, str]:
-    """Return the servers that answer, each with its address, of those that the cluster is to have.
-
-    One that is cut off from the storage nodes at this moment may work with the real coordinator all the same.
-    """
+    """Return the servers that answer, each with its address: cut off from storage nodes, they may work all the same."""
     # By their addresses: of several that had one, the last is the one that may answer there.
     last = {each.address: each.server for each in sorted(expected.servers.values())} if expected is not None else {}
     told = await asyncio.gather(*(ask_health(host, each, ROLE_SERVER, cluster_key, timeout_s) for each in last))

@@ -19,11 +19,8 @@ from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _AT_ONCE_MAX: Final = 8
-"""How many partitions change at the same time."""
 _LOOK_S: Final = 0.2
-"""The pause between two looks at a change that is awaited, in seconds."""
 _TELL_S: Final = 5.0
-"""How often it is told what a change waits for, in seconds."""
 
 Report = Callable[[PartitionId | None, str], None]
 """What is called with a partition (None: the whole work) and a line on how far the work is."""
@@ -39,7 +36,6 @@ class _Standstill:
         self._seen: object = None
 
     def look(self, values: Mapping[PartitionId, PartitionValue]) -> None:
-        """Take note of the members that there are now, and of the changes that are asked for."""
         seen = {partition: (value.members, value.next) for partition, value in values.items()}
         if seen != self._seen:
             self._seen = seen
@@ -47,23 +43,21 @@ class _Standstill:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has lasted too long."""
         return self._clock.monotonic_s() >= self._until_s
 
 
 def _spreading(description: ClusterDescription, values: Mapping[PartitionId, PartitionValue]) -> list[Move]:
-    """Return the moves that would spread the copies: from where they will be once the pending changes are made."""
+    """Return the moves that would spread the copies, once the pending changes are made."""
     return balance(description, {p: value.next or value.members for p, value in values.items()})
 
 
 class CopyMoves:
     """Carries out moves of copies. All of it may be broken off and repeated: it goes on from where the values are.
 
-    A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that was
-    asked for and is not made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked
-    for. One that another operator takes back meanwhile raises `BadOption`. When a move may not even ask for its removal
-    for so long, because too few copies are in sync or another change is pending, it raises `CopyNeeded` or
-    `ChangePending`. What others have done is done, and is not waited for.
+    A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that is not
+    made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for, and stays asked for; one that
+    another operator takes back, `BadOption`; one that may not even be asked for, `CopyNeeded` or `ChangePending`. What
+    others have done is done, and is not waited for.
     """
 
     def __init__(self, host: Host, edits: MemberEdits, *, step_s: float, timeout_s: float, report: Report) -> None:
@@ -86,9 +80,8 @@ class CopyMoves:
         await self._made(partition, name, member=True)
 
     async def remove(self, partition: PartitionId, name: StorageId, *, force: bool | None = None) -> None:
-        """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises.
-
-        `force` is None for an operator who can't choose it.
+        """Remove the copy on a storage node, and wait until it is no member; `force` as in `remove_copy`. Raises
+        likewise.
         """
         line = f"removing the copy on {name}"
         try:
@@ -104,7 +97,7 @@ class CopyMoves:
         """Move a copy from one storage node to another. What was done of it before is not done again.
 
         Raises what `add` and `remove` raise, and `BadOption` if neither node has a copy, if both are the same, or if
-        too few copies would be left without that on `source`: it could never be removed.
+        too few copies would be left without that on `source`.
         """
         if source == target:
             raise BadOption(f"a copy can't move from {source} to itself: choose another storage node")
@@ -144,8 +137,7 @@ class CopyMoves:
     async def _check_enough_after(self, value: PartitionValue, source: StorageId, target: StorageId) -> None:
         """Raise `BadOption` if a partition would have too few members once its copy on `source` was replaced.
 
-        If both nodes are members, this may be a move that was broken off after its first step. It is none if there is
-        no member too many: then the target had its copy before.
+        If both nodes are members, this is a move that was broken off only if there is a member too many.
         """
         copies = (await self._edits.description()).value.replication_factor
         left = {*value.members, target} - {source}
@@ -168,9 +160,9 @@ class CopyMoves:
     async def spread(self, told: Callable[[Move], None]) -> int:
         """Spread the copies over the nodes, and return how many moves that took; `told` is called with each.
 
-        Other operators may move copies, drain and remove nodes at the same time: what they have done is done, and it is
-        planned again until nothing is left to move. Raises what `balance` and `carry_out` raise, the latter once no
-        members have changed for the time of a step, and `DeadlineExceeded` if nothing could be moved for so long.
+        Other operators may change members meanwhile: it is planned again until nothing is left to move. Raises what
+        `balance` and `carry_out` raise, the latter once no members have changed for the time of a step, and
+        `DeadlineExceeded`.
         """
         count, seen = 0, set[Move]()
         standstill = _Standstill(self._host.clock, self._step_s)
@@ -187,15 +179,11 @@ class CopyMoves:
             count += len(await self._carried_out(moves, standstill))
 
     async def _read(self) -> tuple[ClusterDescription, dict[PartitionId, PartitionValue]]:
-        """Return the description and the values of all partitions."""
         description = (await self._edits.description()).value
         return description, await values_of(self._edits.partition, range(description.total))
 
     async def _carried_out(self, moves: Sequence[Move], standstill: _Standstill) -> list[Move]:
-        """Carry out moves; return those that were made: if not all, it is to be planned again.
-
-        Raises what `carry_out` raises, and `DeadlineExceeded`, if nobody has changed any members for too long.
-        """
+        """Carry out moves; return those that were made: if not all, it is to be planned again."""
         made: list[Move] = []
         try:
             made = await self.carry_out(moves)
@@ -216,8 +204,8 @@ class CopyMoves:
     async def carry_out(self, moves: Sequence[Move]) -> list[Move]:
         """Carry out moves, several at the same time, but one step at a time in each partition; return those made.
 
-        One that others have made impossible is left out. If one fails, or is left out, so are the later ones of its
-        partition; those of other partitions are carried out all the same, and one of the failures is raised.
+        One that others have made impossible is left out. After one that fails, or is left out, the later ones of its
+        partition are left out; the others are carried out all the same, and one of the failures is raised.
         """
         made: list[Move] = []
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -239,11 +227,11 @@ class CopyMoves:
         return made
 
     async def drain(self, name: StorageId) -> int:
-        """Move every copy off a storage node, and give it no more; return how many were moved.
+        """Move every copy off a storage node, which may be dead, and give it no more; return how many were moved.
 
-        The node itself may be dead: copies are made from the others. Raises `UnknownStorageNode`, `CopyNeeded` if fewer
-        nodes are left than each partition has copies (nothing is changed then), and what `carry_out` raises: then the
-        node stays marked, and the command may be repeated. Raises `BadOption` if another operator takes the mark away.
+        Raises `UnknownStorageNode`, `CopyNeeded` if fewer nodes are left than each partition has copies (nothing is
+        changed then), and what `carry_out` raises: then the node stays marked, and the command may be repeated. Raises
+        `BadOption` if another operator takes the mark away.
         """
 
         def marked(description: ClusterDescription) -> ClusterDescription:
@@ -281,7 +269,7 @@ class CopyMoves:
                 await asyncio.sleep(_LOOK_S)
 
     async def _remove_surplus(self, described: ClusterDescription) -> None:
-        """Remove copies that are too many: another operator may have moved the same copy to another node meanwhile."""
+        """Remove copies that are too many: another operator may have moved the same copy elsewhere."""
         values = await values_of(self._edits.partition, range(described.total))
         copies = described.replication_factor
         surplus = {p: v.members for p, v in values.items() if len(v.members) > copies and not v.next}
@@ -317,10 +305,7 @@ class CopyMoves:
         return True
 
     async def _has_removed(self, partition: PartitionId, name: StorageId, target: StorageId | None) -> bool:
-        """Remove a copy, as soon as enough others are in sync: one of them may just be catching up.
-
-        Returns False if others have changed the members so that it can't be spared: it would be waited for in vain.
-        """
+        """Remove a copy, as soon as enough others are in sync. False if others have changed what allows it."""
         until_s = self._host.clock.monotonic_s() + self._step_s
         told_s = float("-inf")
         while True:
@@ -353,13 +338,12 @@ class CopyMoves:
         return (name in value.next) == member and (name in value.members) != member
 
     async def _settled(self, partition: PartitionId) -> PartitionValue:
-        """Return a partition's value once no change is pending in it: an earlier run may have asked for one."""
+        """Return a partition's value once no change is pending in it."""
         return await self._once(partition, lambda value: value.next is None)
 
     async def _made(self, partition: PartitionId, name: StorageId, *, member: bool) -> None:
-        """Wait until a storage node is a member, or is none any more, as was asked for.
-
-        Raises `DeadlineExceeded`, and `BadOption` if the change was taken back: nobody asks for it any more.
+        """Wait until a storage node is a member, or is none any more. Raises `DeadlineExceeded`, and `BadOption` if
+        taken back.
         """
 
         def is_over(value: PartitionValue) -> bool:
@@ -397,7 +381,7 @@ class CopyMoves:
             await asyncio.sleep(_LOOK_S)
 
     async def _waits_for(self, partition: PartitionId, value: PartitionValue) -> str:
-        """Return what a pending change waits for, in words: the node that is to get a copy, or the owner, is asked."""
+        """Return what a pending change waits for: the node that is to get a copy, or the owner, is asked."""
         description = (await self._edits.description()).value
         for name in value.next or ():
             if name not in value.members:

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 async def recover_embedded(address: str, known: Noted | None, timeout_s: float, believed: str = "") -> RecoveredCluster:
     """Make the values of an embedded log's coordinator again, as `recover` does, from its storage directories.
 
-    The log must be open nowhere. Raises `DirectoryInUse` if it is, `NotEmbeddedLog`, and what `recover` raises.
+    Raises `DirectoryInUse` if the log is open anywhere, `NotEmbeddedLog`, and what `recover` raises.
     """
     directory = parse_embedded(address).directory
     host = EmbeddedHost(directory)

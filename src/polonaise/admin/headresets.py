@@ -1,7 +1,7 @@
 """Reset the head of a partition's log, whose end the replicas that are left can't prove any more.
 
-The decision is the operator's. The partition's owner carries it out when it starts its next session, and then writes it
-into the log as a transaction of the library's own (`server.protocol.headreset`).
+The decision is the operator's. The partition's owner carries it out when it starts its next session, and writes it into
+the log as a transaction of the library's own.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ from polonaise.wire.messages import (
 )
 
 _TURNS_MAX: Final = 16
-"""The most partitions that are asked about, or reset, at the same time."""
 _ANSWER_S: Final = 5.0
 """The longest that one answer is waited for while a reset is, in seconds."""
 _LOOK_S: Final = 0.2
-"""Seconds between two looks whether a decision was carried out."""
 
 
 _Found = TypeVar("_Found")
@@ -49,18 +47,15 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """What one replica told the partition's owner about its copy, and whether it took part in the last session.
-
-    Only the ids up to `proved` are not in doubt.
-    """
+    """What one replica told the partition's owner about its copy, and whether it took part in the last session."""
 
     name: StorageId
     last: TransactionId
-    """The last id that it holds and that can be believed to be as it was written; NO_TRANSACTION for none."""
+    """The last id that it holds and that can be believed; NO_TRANSACTION for none."""
     confirmed: TransactionId
     """The id up to which an owner has told it that its copy is the log, and no reset has given that up since."""
     joined: SessionId
-    """The replica's joined session, which is the last that it was made clean for; NO_SESSION for none."""
+    """The last session that it was made clean for; NO_SESSION for none."""
     took_part: bool
     """Whether it took part in the last session until that ended, as far as the coordinator knows."""
 
@@ -92,18 +87,17 @@ class HeadState:
 
     @property
     def held(self) -> TransactionId:
-        """The highest id that any replica holds of those that have answered."""
+        """The highest id that any of these replicas holds."""
         return max(copy.last for copy in self.copies)
 
     @property
     def only_archived(self) -> str:
-        """What an operator has to know of ids that the store holds, and no replica that has answered; empty if none."""
+        """What an operator has to know of ids that the store holds and no such replica; empty if none."""
         if self.archived <= self.held:
             return ""
         return may_be_only_copy(self.store, self.partition, self.held + 1, self.archived)
 
     def document(self) -> dict[str, Any]:
-        """Return this as a JSON-ready document."""
         return {
             "partition": self.partition,
             "waits_for": self.waits_for,
@@ -119,10 +113,9 @@ class HeadOutcome:
     """The outcome of a reset that was asked for."""
 
     carried_out: bool
-    """Whether a session has carried the reset out. Else the replicas that came back could prove the end of the log, and
-    their proof counts."""
+    """Else the replicas that came back could prove the end of the log, and their proof counts."""
     committed: TransactionId
-    """The committed high-water mark of the partition now; with the record of the reset, if it was carried out."""
+    """The committed high-water mark of the partition now, which counts the record of a reset."""
 
 
 async def head_state(host: Host, coordinator: Coordinator, partition: PartitionId, timeout_s: float) -> HeadState:
@@ -169,7 +162,6 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
 async def _kept(
     coordinator: Coordinator, partition: PartitionId
 ) -> tuple[Versioned[PartitionValue], Owner | None, bytes]:
-    """Return a partition's value, its owner, and the cluster's key."""
     current = await coordinator.partition(partition)
     owner = (await coordinator.assignment()).value.owner_of(partition)
     return current, owner, (await coordinator.describe()).key
@@ -189,9 +181,8 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
     """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
 
-    Raises `HeadNotReset` for an id below -1, for a `source` that has not answered, for an id that the copy of `source`
-    lacks or, without `source`, that no copy has or that may be in doubt wherever it is, and once `RESETS_MAX` resets
-    were carried out.
+    Raises `HeadNotReset` for an id below -1, a `source` that has not answered, an id that it lacks or that, without
+    one, is in doubt or missing everywhere, and once `RESETS_MAX` resets were carried out.
     """
     if to < NO_TRANSACTION:
         raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")
@@ -232,8 +223,8 @@ def _not_from_store(state: HeadState) -> str:
 async def check_end(host: Host, coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
     """Ask the storage node of the reset's source whether a batch ends at its id. Raises `HeadNotReset` if none does.
 
-    The owner looks as well before it cuts anything. So a node that does not answer here, within `timeout_s` seconds, or
-    is of an earlier version, keeps nobody from deciding. Raises `CoordinatorUnavailable`.
+    A node that does not answer within `timeout_s` seconds keeps nobody from deciding: the owner looks, too. Raises
+    `CoordinatorUnavailable`.
     """
     if reset.to == NO_TRANSACTION:
         return
@@ -260,8 +251,7 @@ async def with_archived(
 ) -> tuple[list[HeadState], list[str]]:
     """Return these states with how far the fragments of their partitions reach, and why that is not known of some.
 
-    A store that can't be read from here, or not within `timeout_s` seconds, keeps nobody from deciding, for the owner
-    looks before it cuts anything. Raises `CoordinatorUnavailable`.
+    A store that can't be read within `timeout_s` seconds keeps nobody from deciding. Raises `CoordinatorUnavailable`.
     """
     if not any(state.store for state in states):
         return list(states), []
@@ -296,10 +286,7 @@ def check_archived(decided: Sequence[tuple[HeadState, HeadReset]]) -> None:
 
 
 async def _reach(address: str, key: bytes, partition: PartitionId) -> TransactionId:
-    """Return the highest id of a partition in a store, by the names of its fragments; -1 without any.
-
-    Raises `StoreUnavailable` for a store that is not there, seen from here, and what reading it raises.
-    """
+    """Return the highest id of a partition in a store, or -1. Raises `StoreUnavailable` for one that is not there."""
     try:
         from polonaise.fragments.mark import is_marked
         from polonaise.fragments.objects import fragments_of
@@ -313,11 +300,11 @@ async def _reach(address: str, key: bytes, partition: PartitionId) -> Transactio
 
 
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
-    """Write the decision for the partition's owner. The same one again changes nothing.
+    """Write the decision for the partition's owner, in the place of one not carried out yet. The same again changes
+    nothing.
 
-    One that was not carried out yet is replaced. Raises `HeadNotReset` if the partition's value was changed since
-    `state` was read, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds: the decision may have
-    been written then.
+    Raises `HeadNotReset` if the partition's value was changed since `state` was read, and `CoordinatorUnavailable`
+    without an answer within `timeout_s` seconds: the decision may have been written then.
     """
     value = state.value
     asked = value.resets[-1] if value.resets else None
@@ -337,8 +324,8 @@ async def await_reset(
 ) -> HeadOutcome:
     """Wait until the decision was carried out and is recorded in the log, or was withdrawn.
 
-    Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays, and is carried out as soon as it can be.
-    Raises `HeadNotReset` when another one was carried out, with which somebody has replaced it.
+    Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays. Raises `HeadNotReset` when another one was
+    carried out in its place.
     """
     why = ""
     until_s = host.clock.monotonic_s() + timeout_s
@@ -381,7 +368,6 @@ async def await_reset(
 
 
 def _check_same(state: HeadState, asked: HeadReset, done: HeadReset) -> None:
-    """Raise `HeadNotReset` if the reset that was carried out is not the one that was asked for."""
     if (asked.to, asked.source, asked.known) != (done.to, done.source, done.known):
         raise HeadNotReset(
             f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has "
@@ -398,9 +384,8 @@ async def head_states(
 ) -> list[HeadState]:
     """Return what is known about the end of each of these partitions.
 
-    With None for `partitions`, of all that are not open and, given `source`, of which it has told that it has a copy.
-    Raises `HeadNotReset`, which names each partition whose head can't be reset, or if there is none at all, and what
-    `head_state` raises.
+    With None for `partitions`, of all that are not open and, given `source`, of which it has a copy. Raises
+    `HeadNotReset` for those whose head can't be reset, or if there is none at all, and what `head_state` raises.
     """
     named = partitions is not None
     if partitions is None:

@@ -26,15 +26,12 @@ from polonaise.redaction import redacted
 from polonaise.terms import counted
 
 _LOOK_S: Final = 0.1
-"""Seconds between two looks at the processes."""
 _ASK_S: Final = 2.0
-"""Seconds that each node has to say whether it is ready."""
 _READY_S: Final = 60.0
 _READY_PARTITION_S: Final = 0.1
-"""Seconds after which a cluster that is not ready counts as failed, and the seconds that each partition adds."""
+"""Seconds after which a cluster that is not ready counts as failed, and those that each partition adds."""
 _WELL_S: Final = 10.0
-"""Seconds from the beginning of the wait in which a cluster whose partitions are all ready may become well in
-everything else."""
+"""Seconds in which a cluster whose partitions are all ready may become well in everything else."""
 _EARLIER_S: Final = 20.0
 """Seconds that the processes of an earlier run get to end: those that hang kill themselves after twelve."""
 _BACKOFF_S_MIN: Final = 0.5
@@ -43,7 +40,6 @@ _BACKOFF_S_MAX: Final = 10.0
 _STEADY_S: Final = 30.0
 """Seconds that a process has to live so that the next pause is the shortest again."""
 _LAST_LINE_MAX: Final = 300
-"""The most characters of a process's last log line in an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,7 @@ class Told:
     """An event of a local cluster, or of a run of `polonaise smoke`, to be told to the user who started it."""
 
     event: str
-    """The kind of the event. Of a local cluster: `starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or
-    `stopping`."""
+    """Of a local cluster: `starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
     text: str
     """The event in a line for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -60,14 +55,10 @@ class Told:
 
 
 Tell = Callable[[Told], None]
-"""A function that tells the user an event."""
 
 
 class LocalClusterRun:
-    """One run of a local cluster: `start`, `wait_ready` and `follow` it within a `with` block, whose end stops it.
-
-    `stop_soon` makes these calls return.
-    """
+    """One run of a local cluster: `start`, `wait_ready` and `follow` it within a `with` block, whose end stops it."""
 
     def __init__(
         self,
@@ -81,8 +72,8 @@ class LocalClusterRun:
     ) -> None:
         """Start nothing yet. `tell` is called with each event.
 
-        With `restart`, a process that ends by itself is started again; else there is only an event. `config` is a file
-        of settings for the nodes. With `verbose` they log what they do.
+        With `restart`, a process that ends by itself is started again. `config` is a file of settings for the nodes.
+        With `verbose` they log what they do.
         """
         self.directory = directory.absolute()
         self._wanted = wanted
@@ -98,7 +89,7 @@ class LocalClusterRun:
         self._is_lost = False
         """Whether the coordinator has lost the cluster's values."""
         self._left_out: list[str] = []
-        """The names of servers of an earlier run that this one does not have: nobody is to miss them."""
+        """The servers of an earlier run that this one does not have: nobody is to miss them."""
         self._began_s = time.monotonic()
 
     @property
@@ -117,10 +108,10 @@ class LocalClusterRun:
         """Start all processes, as they were in an earlier run in this directory, or as a new cluster.
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
-        `cluster_file_damaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and
-        `StartFailed`. After any of these errors but `StartFailed`, no cluster was made or changed. After `StartFailed`,
-        a new cluster is removed again if none of its servers was started. Returns early after `stop_soon`, and without
-        servers if the coordinator has lost its data: the storage nodes run, because they are needed to make it again.
+        `cluster_file_damaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, and `AddressInUse`, with nothing
+        changed; and `StartFailed`, after which a new cluster is removed again if none of its servers was started.
+        Returns early after `stop_soon`, and without servers if the coordinator has lost its data: the storage nodes are
+        needed to make it again.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
@@ -161,7 +152,6 @@ class LocalClusterRun:
         self._watched = [_Watched(node) for node in self._cluster.nodes]
 
     def _tell_lost(self, error: StartFailed) -> None:
-        """Tell the user how the coordinator of this cluster gets its values back."""
         nodes = ",".join(f"{name}={node.address}" for name, node in self.cluster.named.items())
         command = f"polonaise cluster recover --coordinator {self.cluster.coordinator} --storage {nodes}"
         text = (
@@ -172,15 +162,13 @@ class LocalClusterRun:
         self._tell(Told("not_ready", text, {"why": error.text, "recover": command}))
 
     def _plan(self) -> LocalPlan:
-        """Return the plan for this run, without changing anything."""
         plan = plan_in(self.directory)
         return LocalPlan.new(self._wanted) if plan is None else plan.started_again(self._wanted)
 
     def _lock(self) -> bool:
-        """Lock the directory, and wait until the processes of an earlier run have ended. Raises `DirectoryInUse`.
+        """Lock the directory, and wait until the processes of an earlier run have ended. False after `stop_soon`.
 
-        The processes hold the second lock themselves: if the earlier program was killed, they need a moment to notice.
-        Returns False if `stop_soon` was called first.
+        These hold the second lock themselves: if the earlier program was killed, they need a moment to notice.
         """
         self._locks.append(try_lock(str(self.directory / LOCK)))
         until_s = time.monotonic() + _EARLIER_S
@@ -199,7 +187,6 @@ class LocalClusterRun:
                     told = True
 
     def _tell_starting(self, plan: LocalPlan) -> None:
-        """Tell the user which cluster starts, and at which addresses."""
         storage, servers = plan.addresses.storage, plan.addresses.servers
         lines = [
             f"cluster in {self.directory}: {counted(len(storage), 'storage node')}, "
@@ -222,7 +209,7 @@ class LocalClusterRun:
         """Return when every partition is ready, or `stop_soon` was called. All else gets ten seconds to be well, too.
 
         If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. A
-        cluster that existed before goes on: a partition may wait for its operator, who needs the nodes to help it.
+        cluster that existed before goes on: a partition may wait for its operator.
         """
         if self._stopped.is_set() or self._is_lost:
             return
@@ -252,11 +239,7 @@ class LocalClusterRun:
         return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
 
     async def _until_ready(self) -> str:
-        """Wait until every partition is ready, and within `_WELL_S` until all is well; return what is wrong then, if
-        anything.
-
-        Raises `StartFailed` after the time that such a cluster gets. Returns early after `stop_soon`.
-        """
+        """Wait until every partition is ready, and within `_WELL_S` until all is well; return what is wrong then."""
         began_s = time.monotonic()
         until_s = began_s + _READY_S + _READY_PARTITION_S * self.cluster.partitions
         missing = ""
@@ -315,8 +298,6 @@ class LocalClusterRun:
 
 
 class _Watched:
-    """A watched process: when it was started, and when it is to be started again."""
-
     def __init__(self, node: ChildNode) -> None:
         self.node = node
         self.started_s = time.monotonic()
@@ -326,8 +307,7 @@ class _Watched:
     def ended(self, now_s: float) -> float:
         """Note that the process has ended, and return the pause until it is started again, in seconds.
 
-        The pause doubles each time, so that a process that can't start is not tried all the time. It begins anew if
-        the process has lived for `_STEADY_S`.
+        The pause doubles each time, and begins anew if the process has lived for `_STEADY_S`.
         """
         if now_s - self.started_s >= _STEADY_S:
             self._pause_s = _BACKOFF_S_MIN
@@ -337,7 +317,7 @@ class _Watched:
 
 
 def _check_zookeeper() -> None:
-    """Raise `JavaMissing` or `ExtraMissing` if ZooKeeper can't be run here. The error names the way without it."""
+    """Raise `JavaMissing` or `ExtraMissing`, with the way without it, if ZooKeeper can't be run here."""
     try:
         zookeeper.check_installed()
         try:
@@ -351,7 +331,7 @@ def _check_zookeeper() -> None:
 
 
 def _missing(status: ClusterStatus) -> str:
-    """Return what is wrong with a cluster, three reasons at most; empty if nothing is."""
+    """Return what is wrong with a cluster, three reasons at most."""
     if status.coordinator_trouble:
         return status.coordinator_trouble
     wrong = f"[{WrongClusterKey.code}]"
@@ -372,7 +352,7 @@ def _how(status: int | None) -> str:
 
 
 def _last_words(node: ChildNode) -> str:
-    """Return the last line that a process logged if it ended with an error; empty if it ended well or by a signal."""
+    """Return the last line that a process logged if it ended with an error."""
     lines = node.log.strip().splitlines()
     if not lines or (node.exit_status or 0) <= 0:
         return ""

@@ -38,10 +38,8 @@ ZOOKEEPER: Final = "zookeeper"
 FILE: Final = "file"
 _FORMAT: Final = 1
 _PORTS: Final = range(10_000, 31_000)
-"""The range in which free ports are looked for: below those that systems give to outgoing connections, which could take
-a port of the cluster."""
+"""Where free ports are looked for: below those that systems give to outgoing connections."""
 _TRIES: Final = 200
-"""How often free ports in a row are looked for at a random place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,6 @@ class Wanted:
     """The options of `cluster start` that say what the plan is to be; None for those that were not given."""
 
     coordinator: str | None = None
-    """`zookeeper` or `file`."""
     storage: int | None = None
     servers: int | None = None
     partitions: int | None = None
@@ -69,7 +66,6 @@ class LocalPlan:
         return FILE if self.addresses.zookeeper is None else ZOOKEEPER
 
     def every_address(self) -> Iterator[HostPort]:
-        """Yield the address of each process."""
         for text in (self.addresses.zookeeper, *self.addresses.storage, *self.addresses.servers):
             if text is not None:
                 address = parse_address(text)
@@ -80,8 +76,8 @@ class LocalPlan:
     def new(cls, wanted: Wanted) -> LocalPlan:
         """Return the plan of a new cluster, with defaults for all that is not wanted otherwise.
 
-        Raises `AddressInUse` if the wanted ports, or without a wish enough ports, are not free; and `BadOption` if the
-        wanted ones don't exist.
+        Raises `AddressInUse` if the wanted ports, or else enough ports, are not free, and `BadOption` if they don't
+        exist.
         """
         storage, servers = wanted.storage or NEW_STORAGE, wanted.servers or NEW_SERVERS
         has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER
@@ -118,8 +114,7 @@ class LocalPlan:
     def _moved(self, port: int, servers: int) -> LocalPlan:
         """Return this plan with so many servers, followed by its ZooKeeper, at ports in a row from `port` on.
 
-        Storage nodes stay at the addresses that the cluster's description has for them. Raises `AddressInUse`,
-        `BadOption`.
+        Storage nodes stay where the cluster's description has them. Raises `AddressInUse`, `BadOption`.
         """
         has_zookeeper = self.addresses.zookeeper is not None
         texts = [str(HostPort(HOST, each)) for each in _ports(servers + has_zookeeper, port)]
@@ -145,7 +140,6 @@ class LocalPlan:
                 raise AddressInUse(f"{address} is in use: {way_out}") from error
 
     def encode(self) -> bytes:
-        """Return the plan as a file's contents."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=2).encode() + b"\n"
 
     @classmethod
@@ -183,9 +177,8 @@ class LocalPlan:
 def plan_in(directory: Path) -> LocalPlan | None:
     """Return the plan of the cluster in a directory. None if there is no directory, or the cluster was never started.
 
-    The directory of one that was never started holds at most locks, log files of nodes, and a plan whose writing was
-    interrupted. Raises `BadOption` for a directory without a plan that holds anything else, `cluster_file_damaged`,
-    `UnsupportedFormat`, `NotADirectory`, and other faults of the disk.
+    Raises `BadOption` for a directory without a plan that holds more than locks, nodes' logs, and an unfinished plan;
+    `cluster_file_damaged`, `UnsupportedFormat`, `NotADirectory`, and other faults of the disk.
     """
     path = directory / PLAN
     if not os.path.lexists(directory):
@@ -199,9 +192,8 @@ def plan_in(directory: Path) -> LocalPlan | None:
 
 
 def forget_plan(directory: Path) -> None:
-    """Remove the plan of a cluster none of whose servers was ever started, and the directories of its other nodes.
-
-    Their log files stay. Raises faults of the disk.
+    """Remove the plan of a cluster none of whose servers was ever started, and its other nodes' directories, but no log
+    files.
     """
 
     def remove() -> None:
@@ -215,7 +207,7 @@ def forget_plan(directory: Path) -> None:
 
 
 def write_plan(directory: Path, plan: LocalPlan) -> None:
-    """Write the plan, durably and as a whole. Raises faults of the disk."""
+    """Write the plan, durably and whole."""
     host = RealHost()
     try:
         asyncio.run(write_whole(host.disk, str(directory), PLAN, [plan.encode()]))
@@ -230,7 +222,6 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _kind_of(directory: Path, names: set[str]) -> str:
-    """Return a phrase that says what a directory is that is not a local cluster's."""
     if MARKER in names:
         return f"is an embedded log (embedded:{directory})"
     if "polonaise-storage.ctl" in names:
@@ -239,9 +230,8 @@ def _kind_of(directory: Path, names: set[str]) -> str:
 
 
 def _ports(count: int, first: int | None) -> list[int]:
-    """Return `count` ports in a row on which nobody listens, from `first` on if given.
-
-    Raises `AddressInUse`, and `BadOption` if there are not so many ports from `first` on.
+    """Return `count` ports in a row on which nobody listens, from `first` on if given. Raises `AddressInUse`,
+    `BadOption`.
     """
     if first is not None:
         if first + count > 65_536:
@@ -255,7 +245,6 @@ def _ports(count: int, first: int | None) -> list[int]:
 
 
 def _free_from(first: int, count: int) -> list[int]:
-    """Return these ports. Raises `AddressInUse` if somebody listens on one of them."""
     ports = list(range(first, first + count))
     for port in ports:
         check_free(HostPort(HOST, port))

@@ -26,19 +26,13 @@ if TYPE_CHECKING:
 _MOMENT_S: Final = 1.0
 """Seconds that all partitions together get to become ready before their condition is requested."""
 _PENDING_MAX: Final = 1_024
-"""The most receipts that wait in the queue, behind the one whose fate is awaited.
-
-One more append may be made before the queue is found full.
-"""
+"""The most receipts that wait in the queue, behind the one whose fate is awaited."""
 _MERGED_MAX: Final = 256
 """The most transactions of several followed partitions that wait to be taken."""
 
 
 class TimeLimit:
-    """Counts how long an answer may still be waited for: all waits up to the first answer together, then each anew.
-
-    So a command that finds nobody ends in time, however many things it waits for one after the other.
-    """
+    """Counts how long an answer may still be waited for: all waits up to the first answer together, then each anew."""
 
     LEAST_S: Final = 0.1
     """The seconds that a wait gets at least, even if none are left: what is there already is taken."""
@@ -72,18 +66,16 @@ class HowToAppend:
     expectations: Sequence[Expectation] = ()
     changes: Sequence[Change] = ()
     high_water_mark: TransactionId | None = None
-    """The client high-water mark of the transactions; None for how far the client's feed has come when each is made."""
+    """The client high-water mark of the transactions; None for how far the client's feed has come."""
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(10.0))
 
     @property
     def checked(self) -> bool:
-        """Whether each append may be refused because of the one before it, and so waits for the fate of that one."""
+        """Whether each append may be refused because of the one before it, and so waits for its fate."""
         return bool(self.locks or self.expectations) or self.high_water_mark is not None
 
 
 class Register(NamedTuple):
-    """One register of a partition, as it was when it was listed."""
-
     partition: PartitionId
     key: bytes
     value: bytes
@@ -106,14 +98,10 @@ async def conditions(
 ) -> list[Condition]:
     """Return the condition of each partition, by its number in the log, with one request per server.
 
-    Raises what `Log.health` raises.
-
-    If a server does not answer within `timeout_s` seconds, `silent`, if given, is called in place of raising
-    `DeadlineExceeded`, with the first partition of that server. The conditions known by then are returned: waiting for
-    further silent servers would take the full time for each.
-
-    The partitions first get up to `moment_s` seconds, all together, to become ready: a server that has only just
-    started, such as that of an embedded log which nobody else hosts, would report them as not ready yet.
+    Raises what `Log.health` raises. If a server does not answer within `timeout_s` seconds, `silent`, if given, is
+    called in place of raising `DeadlineExceeded`, with the first partition of that server, and what is known by then is
+    returned. The partitions first get up to `moment_s` seconds, all together, to become ready: a server may have only
+    just started.
     """
     known: dict[PartitionId, Condition] = {}
     requested = list(partitions)
@@ -145,8 +133,8 @@ async def conditions(
 async def what_keeps(log: Log, limit: TimeLimit) -> dict[str, list[PartitionId]]:
     """Return why partitions take no appends, by the word of their owners, each reason with its partitions.
 
-    Asks when half of the time that is left is over without an answer to what else is asked: an owner that waits itself
-    says nothing to who waits for it. Empty if that answer came, or if nothing is told.
+    Asks when half of the time that is left is over without an answer to what else is asked. Empty if that answer came,
+    or if nothing is told.
     """
     until_s, left_s = limit.until_s, limit.left_s()
     await asyncio.sleep(left_s / 2)
@@ -165,7 +153,7 @@ async def what_keeps(log: Log, limit: TimeLimit) -> dict[str, list[PartitionId]]
 async def registers(
     log: Log, partitions: Iterable[PartitionId], prefix: bytes, limit: TimeLimit
 ) -> AsyncGenerator[Register, None]:
-    """Yield the registers whose keys begin with `prefix`, by partition and key. Raises what the log raises."""
+    """Yield the registers whose keys begin with `prefix`, by partition and key."""
     for partition in partitions:
         listed = await log.list_registers(prefix, partition, timeout=limit.left_s())
         limit.begin()
@@ -179,7 +167,7 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
     Raises `BadOption` for a client high-water mark below -1 or above the committed one, and `DeadlineExceeded` if the
     partition is not ready in time. Stops at the first append that is not committed, and raises why (`LockConflict`,
     `ExpectationFailed`, `AppendFailed`, …), or `AppendUnknown` if its fate is not known in time. Later appends may be
-    in the log then, unless appends are `checked`: each of these waits for the one before.
+    in the log then, unless appends are `checked`.
     """
     await log.ready(how.partition, timeout=how.limit.left_s())
     if how.high_water_mark is not None:
@@ -208,8 +196,7 @@ async def _make(
 ) -> None:
     """Append each body as it comes, and put its receipt into `made`; at the end put None, or the error that ended it.
 
-    Does not wait for further bodies: a person who types them sees each fate. With `how.checked` each waits until the
-    one before is applied; after one that was not committed nothing more is put, because `append` ends at its receipt.
+    Does not wait for further bodies: a person who types them sees each fate.
     """
     loop = asyncio.get_running_loop()
     input_s = loop.time()
@@ -264,12 +251,10 @@ async def read(
 ) -> AsyncGenerator[Transaction, None]:
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
-    A `since` that says how long ago is counted by a server's clock.
-
-    Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
-    old transactions and new ones of several partitions are merged in the order of their arrival, and the end is when
-    every partition has reached `until`; without `until` there is none. Raises `BadOption` for `since` together with
-    `after` or `until`, and what `Log.read` raises.
+    A `since` that says how long ago is counted by a server's clock. Ends with id `until` (inclusive) of each partition,
+    or with what is committed when its reading begins. With `follow` those of several partitions are merged in the order
+    of their arrival, and without `until` there is no end. Raises `BadOption` for `since` together with `after` or
+    `until`, and what `Log.read` raises.
     """
     if since is not None and (after != -1 or until is not None):
         raise BadOption("`since` can't be combined with `after` or `until`: start at a time or at an id")
@@ -292,8 +277,7 @@ async def read(
 def time_by(when: datetime | timedelta, clock_ahead_s: float | None = None) -> datetime:
     """Return a time, which may be given as how long ago it was, in UTC.
 
-    `clock_ahead_s` is how far the clock of this machine is ahead of the one that counts, in seconds: `clock_ahead_s` of
-    a log that was asked for something. None for this machine's own clock, as with servers that do not tell their time.
+    `clock_ahead_s` is how far this machine's clock is ahead of the one that counts, in seconds, if that is known.
     """
     if isinstance(when, datetime):
         return when
@@ -304,9 +288,8 @@ def time_by(when: datetime | timedelta, clock_ahead_s: float | None = None) -> d
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, limit: TimeLimit
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the last `count` transactions of each partition; with `follow`, then those committed later.
-
-    Merged as `read` says.
+    """Yield the last `count` transactions of each partition; with `follow`, then those committed later, merged as by
+    `read`.
     """
     marks = await log.high_water_marks(partitions, timeout=limit.left_s())
     readings = [
@@ -327,10 +310,7 @@ async def tail(
 async def _before_last(
     log: Log, partition: PartitionId, mark: TransactionId, count: int, timeout_s: float
 ) -> TransactionId:
-    """Return the id after which there are `count` transactions up to `mark`, not counting the library's own.
-
-    -1 if there are fewer.
-    """
+    """Return the id after which there are `count` transactions of applications up to `mark`; -1 if there are fewer."""
     upto, step = mark, count
     while count and upto >= 0:
         after = max(-1, upto - step)
@@ -353,7 +333,6 @@ async def _before_last(
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
-    """Yield from one reading after the other; with `follow`, from all at once."""
     if not follow or len(readings) == 1:
         for reading in readings:
             async for tx in reading:
@@ -365,10 +344,6 @@ async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) 
 
 
 async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
-    """Yield what any of the readings brings, in the order of arrival, until all have ended.
-
-    Raises what any of them raises.
-    """
     # Bounded: a reading that brings more than is taken has to wait. None is the end of a reading.
     arrived: asyncio.Queue[Transaction | BaseException | None] = asyncio.Queue(_MERGED_MAX)
 
@@ -400,8 +375,8 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
     """Return the address that makes an embedded log of these numbers of partitions and storage directories.
 
-    A number that is None is left as the address has it. Raises `BadOption` for an address that makes no log and for a
-    number that the address has as well, and `AlreadyInitialized` if there is a log already.
+    None stands for what the address has. Raises `BadOption` for an address that makes no log or gives a number as well,
+    and `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(

@@ -26,8 +26,7 @@ class MemberEdits:
 
     A change that is asked for is in the partition's value as `next`; the owner makes it. Everything here raises
     `CoordinatorUnavailable` when the coordinator gives no answer for `timeout_s` seconds, and a change also when others
-    are faster each time. Only if the message says so may a change have been asked for then: if the answer to a write is
-    lost, the value is read again.
+    are faster each time. Only if the message says so may a change have been asked for then.
     """
 
     def __init__(self, coordinator: Coordinator, timeout_s: float) -> None:
@@ -38,7 +37,7 @@ class MemberEdits:
         """Ask for one more copy of a partition, on the storage node `name`; return the partition's value.
 
         Raises what `with_copy` raises, with nothing changed, and `UnknownStorageNode` if the node is removed or drained
-        meanwhile: what was asked for is taken back then.
+        meanwhile.
         """
         description = await self.description()
         value = await self._change(partition, lambda value: with_copy(value, description.value, name))
@@ -55,9 +54,8 @@ class MemberEdits:
     async def remove_copy(
         self, partition: PartitionId, name: StorageId, *, force: bool | None = None
     ) -> PartitionValue:
-        """Ask for the copy on storage node `name` to be given up; return the partition's value.
-
-        Raises what `without_copy` raises, with nothing changed.
+        """Ask for the copy on storage node `name` to be given up; return the partition's value. Raises as
+        `without_copy`.
         """
         description = (await self.description()).value
         copies, required = description.replication_factor, description.requirements().get(partition)
@@ -70,11 +68,9 @@ class MemberEdits:
         return await self._change(partition, cancelled)
 
     async def partition(self, partition: PartitionId) -> PartitionValue:
-        """Return a partition's value."""
         return (await self._bounded(lambda: self._coordinator.partition(partition))).value
 
     async def description(self) -> Versioned[ClusterDescription]:
-        """Return the description of the cluster, with its version."""
         return await self._bounded(self._coordinator.description)
 
     async def may_change(self) -> None:
@@ -82,11 +78,9 @@ class MemberEdits:
         await self._coordinator.may_change()
 
     async def server_said(self, server: ServerId) -> str:
-        """Return a server's number and name for a message."""
         return await server_said(self._coordinator, server, self._timeout_s)
 
     async def assignment(self) -> Assignment:
-        """Return the assignment."""
         return (await self._bounded(self._coordinator.assignment)).value
 
     async def describe(self, make: Callable[[ClusterDescription], ClusterDescription]) -> ClusterDescription:
@@ -96,8 +90,6 @@ class MemberEdits:
         )
 
     async def _change(self, partition: PartitionId, make: Callable[[PartitionValue], PartitionValue]) -> PartitionValue:
-        """Change a partition's pending members by compare-and-set, and return its value."""
-
         async def read() -> Versioned[PartitionValue]:
             return await self._bounded(lambda: self._coordinator.partition(partition))
 
@@ -115,8 +107,7 @@ class MemberEdits:
     ) -> T:
         """Change a value, and return it as it is then. Of two operators one is first; the other one's `make` decides.
 
-        If the answer to the write is lost, the value is read until it is known whether it was written: a change that
-        nobody knows of would be made all the same.
+        If the answer to the write is lost, the value is read until it is known whether it was written.
         """
         wanted: T | None = None
         for _ in range(_TRIES_MAX):
@@ -147,7 +138,6 @@ class MemberEdits:
         )
 
     async def _bounded(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the coordinator, and again after a fault, until `timeout_s` seconds have passed."""
         error: CoordinatorUnavailable | None = None
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -17,7 +17,6 @@ from polonaise.host.tls import tls_identity
 from polonaise.node.addresses import coordinator_at
 
 _CLOSE_S: Final = 5.0
-"""Seconds that the coordinator gets to close."""
 _ASK_S: Final = 2.0
 """Seconds that each node gets to say whether it believes the coordinator: less than changes themselves get."""
 _HOLDS_S: Final = 5.0
@@ -28,10 +27,8 @@ _HOLDS_S: Final = 5.0
 async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator[tuple[Host, Coordinator]]:
     """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
 
-    With TLS, this process's certificate has to be for `role`. A change of its values raises `CoordinatorOutdated`, with
-    nothing changed, while nodes of the cluster don't believe what it holds; and why they could not be asked, such as
-    `CertificateRefused`, if they are there.
-
+    With TLS, this process's certificate has to be for `role`. A change of its values raises `CoordinatorOutdated` while
+    nodes don't believe what it holds, and why nodes that are there could not be asked, such as `CertificateRefused`.
     Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
     """
     identity = tls_identity(role)
@@ -53,10 +50,8 @@ async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator
 async def observer_of(address: str, timeout_s: float, servers: Sequence[str] = ()) -> AsyncGenerator[ClusterObserver]:
     """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
 
-    `servers` are addresses of servers, which are asked for what can't be read from the coordinator.
-
-    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
-    `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
+    `servers` are addresses of servers, which are asked for what can't be read from the coordinator. Raises what
+    `opened_coordinator` does.
     """
     async with opened_coordinator(address) as (host, coordinator):
         yield ClusterObserver(host, coordinator, address, timeout_s, servers)
@@ -65,8 +60,7 @@ async def observer_of(address: str, timeout_s: float, servers: Sequence[str] = (
 class _Belief:
     """Asks the cluster's nodes whether they believe what the coordinator holds: whoever reads it only now can't tell.
 
-    What would be changed in an older copy is lost with it, and gives ids a second time: a topic could get those that
-    another one has in the right state.
+    What would be changed in an older copy is lost with it, and gives ids a second time.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, address: str) -> None:
@@ -77,9 +71,8 @@ class _Belief:
         self._asked_s = float("-inf")
 
     async def check(self) -> None:
-        """Raise `CoordinatorOutdated` if a node does not believe the coordinator, or why the coordinator is not read.
+        """Raise `CoordinatorOutdated` if a node does not believe the coordinator, or why that is not known.
 
-        Or why nodes that are there could not be asked: their silence would be taken for consent.
         A caller whose time is over while nodes are asked asks again, and finds the same answers under way.
         """
         now_s = self._host.clock.monotonic_s()
@@ -108,7 +101,6 @@ class _Belief:
         self._asked_s = self._host.clock.monotonic_s()
 
     async def close(self) -> None:
-        """Ask nobody any more."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)

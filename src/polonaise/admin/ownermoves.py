@@ -18,15 +18,14 @@ from polonaise.wire.messages import ROLE_SERVER
 _TRIES_MAX: Final = 20
 """How often the assignment is written while servers change it at the same time."""
 _LOOK_S: Final = 0.1
-"""The pause between two looks at whether the new owner serves the partition, in seconds."""
 
 
 async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionId, to: str, timeout_s: float) -> Owner:
     """Give a partition to the server `to` (its name, address or id), and return once it serves it.
 
-    Does nothing if that server owns it already. Raises, with nothing changed, `UnknownPartition`, and `BadOption` for a
-    server that is not registered, or that the balance over the servers would take the partition from again. Raises
-    `DeadlineExceeded` if the new owner is not ready within `timeout_s` seconds: it stays the owner.
+    Raises, with nothing changed, `UnknownPartition`, and `BadOption` for a server that is not registered, or that the
+    balance over the servers would take the partition from again. Raises `DeadlineExceeded` if the new owner is not
+    ready within `timeout_s` seconds: it stays the owner.
     """
     description = await answered(coordinator, coordinator.describe(), timeout_s)
     if not 0 <= partition < description.total:
@@ -92,7 +91,6 @@ async def _with_owner(
 
 
 async def _served(host: Host, key: bytes, partition: PartitionId, owner: Owner, said: str, timeout_s: float) -> None:
-    """Wait until the owner says that it serves the partition."""
     until_s = host.clock.monotonic_s() + timeout_s
     why = "it has not seen the change yet"
     while (left_s := until_s - host.clock.monotonic_s()) > 0:

@@ -16,8 +16,7 @@ class ReplicaStatus(NamedTuple):
     name: str
     """The name of the replica's storage node."""
     state: str
-    """`engaged`, `behind` or `out`, the last two with the reason; `not engaged` of a node that is reached while the
-    partition is not ready; `unknown` if the owner does not tell."""
+    """`engaged`; `behind` or `out`, with the reason; `not engaged` while the partition is not ready; `unknown`."""
     session: SessionId | None
     """The last session in which the replica was engaged; None if it never was."""
     closing: TransactionId | None
@@ -32,13 +31,11 @@ class PartitionDescription:
     value: PartitionValue
     replicas: list[ReplicaStatus]
     required: str
-    """What its commits need beside a quorum, by the cluster's description; empty for nothing. While an older session
-    goes on, that one still commits by what was required before."""
+    """What its commits need beside a quorum, from the next session on; empty for nothing."""
     doubt: str
     """Why nodes don't believe what the coordinator holds; empty if they do."""
 
     def document(self) -> dict[str, Any]:
-        """Return the description as a JSON-ready document."""
         return {
             **self.status.document(),
             "required": self.required,
@@ -67,7 +64,6 @@ async def describe_partition(observer: ClusterObserver, partition: PartitionId) 
 
 
 def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
-    """Return the status of the replica on the storage node `name`."""
     condition, engagement = status.condition, value.engagements.get(name)
     state = "unknown"
     if condition is not None:

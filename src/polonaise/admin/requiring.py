@@ -25,12 +25,9 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 N = TypeVar("N", ServerId, StorageId)
 
 _LOOK_S: Final = 0.2
-"""Seconds between two looks at the partitions that do not act by a requirement yet."""
 _LAST_S: Final = 1.0
-"""Seconds that the coordinator, or an owner, gets to answer at the end: with what is left of the time it could hardly
-do so."""
+"""Seconds that the coordinator, or an owner, gets to answer at the end, however little time is left."""
 _ZONE_MAX: Final = 64
-"""The most characters of a zone's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,11 @@ class RequirementChange:
     copies: int
     zones: int
     topic: str
-    """The topic of which the copies and zones are required; empty for the whole cluster."""
+    """Empty for the whole cluster."""
     waiting: Mapping[PartitionId, str]
     """The partitions that do not act by the requirement yet, each with the reason; empty if all do."""
 
     def document(self) -> dict[str, Any]:
-        """Return the outcome as a JSON-ready document."""
         topic = {"topic": self.topic} if self.topic else {}
         waiting = {str(partition): why for partition, why in self.waiting.items()}
         return {**topic, "copies": self.copies, "zones": self.zones, "waiting": waiting}
@@ -54,15 +50,15 @@ class RequirementChange:
 async def require(
     host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str | None = None
 ) -> RequirementChange:
-    """Change what is required of a topic, or of the whole cluster, and wait until every partition of it acts by that.
+    """Change what is required of a topic, or of the whole cluster (None), and wait until every partition of it acts by
+    that.
 
-    Without a `topic` it is the whole cluster; an empty name is none, so that nobody who lost a name changes it all.
-    With 0 copies and 0 zones this demand is taken back; others, of the whole cluster or of topics, still hold. Fewer
-    copies than zones stand for as many as zones. The wait ends after `timeout_s` seconds, as each wait for an answer
-    before the change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for
-    numbers that the partitions' copies and their zones can't have; `InsufficientReplicas`, unless 0 copies are asked
-    for, if too few storage nodes with copies answer, or a server does not or is of a version that does not know such
-    requirements. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
+    With 0 copies and 0 zones this demand is taken back; others still hold. Fewer copies than zones stand for as many as
+    zones. The wait ends after `timeout_s` seconds, as each wait for an answer before the change does. Raises, with
+    nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for numbers that the partitions' copies and
+    their zones can't have; `InsufficientReplicas`, unless 0 copies are asked for, if too few storage nodes with copies
+    answer, or a server does not or knows no such requirements. Raises `CoordinatorUnavailable`, which says so if the
+    change may have been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
@@ -90,9 +86,9 @@ async def set_zone(
 ) -> RequirementChange | None:
     """Put a storage node into a zone; an empty one takes it out of its zone.
 
-    Returns how the partitions follow if anything was ever required, else None. Raises, with nothing
-    changed: `UnknownStorageNode`, and `BadOption` for an invalid zone or if the required number of zones would not be
-    there any more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
+    Returns how the partitions follow if anything was ever required, else None. Raises, with nothing changed:
+    `UnknownStorageNode`, and `BadOption` for an invalid zone or if the required number of zones would not be there any
+    more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
     check_zone(zone)
     current = await answered(coordinator, coordinator.description(), timeout_s)
@@ -113,7 +109,6 @@ async def set_zone(
 
 
 def _partitions_of(description: ClusterDescription, topic: str) -> Sequence[PartitionId]:
-    """Return the partitions of a topic or, without one, of the whole cluster."""
     return description.topics[topic] if topic else range(description.total)
 
 
@@ -130,11 +125,8 @@ async def _copied(
 ) -> dict[frozenset[StorageId], PartitionId]:
     """Return the sets of storage nodes that hold the copies of these partitions, or are to, with a partition each.
 
-    They are read before the requirement is written. A removal of a copy may be asked for in between: the partition's
-    owner does not make it if commits need that copy by the requirement that its server has read by then
-    (`recovery.takes_next`). So one that is made before the server has read the new requirement is judged by the old
-    one. The partition may then lack what is required: its appends are refused until a copy is added or less is
-    required, and it stays among those that do not act by the requirement yet.
+    A removal that is asked for before the requirement is written, and made before the owner has read it, is judged by
+    the old one (`recovery.takes_next`): then appends are refused until a copy is added or less is required.
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
     values = await answered(coordinator, values_in(coordinator, partitions), timeout_s)
@@ -182,7 +174,6 @@ async def _check_servers(
 async def _asked(
     host: Host, addresses: Mapping[N, str], role: int, cluster_key: bytes, timeout_s: float
 ) -> dict[N, Told]:
-    """Ask these nodes for their health, all at the same time; return what each told."""
     asking = (ask_health(host, address, role, cluster_key, timeout_s) for address in addresses.values())
     return dict(zip(addresses, await asyncio.gather(*asking), strict=True))
 
@@ -207,10 +198,8 @@ async def _followed(
 ) -> dict[PartitionId, str]:
     """Wait until a session of each of these partitions acts by the requirement of this version, or by a later one.
 
-    Returns those where none does yet, each with the reason: what its owner waits for, if the owner tells.
-
-    A session that was engaged under an older requirement may go on to commit by it, wherever its server is. So what the
-    engagement says counts, and not whether a server has read the requirement.
+    Returns the others, each with the reason. What the engagement says counts, and not whether a server has read the
+    requirement: an older session may go on to commit by the older one.
     """
     until_s = host.clock.monotonic_s() + timeout_s
     waiting = dict.fromkeys(versions, "")
@@ -235,7 +224,6 @@ async def _followed(
 async def _told_by_owners(
     host: Host, coordinator: Coordinator, partitions: Collection[PartitionId]
 ) -> dict[PartitionId, str]:
-    """Return what each of these partitions waits for, by its owner's health, where that tells it."""
     try:
         key = (await answered(coordinator, coordinator.describe(), _LAST_S)).key
         owners = (await answered(coordinator, coordinator.assignment(), _LAST_S)).value.owned
@@ -253,7 +241,6 @@ async def _told_by_owners(
 
 
 def _why_in(told: Told, partition: PartitionId, owner: str) -> str:
-    """Return what a partition waits for: its owner's word, or that it does not answer; empty if it tells nothing."""
     if not isinstance(told, dict):
         return f"its owner, server {owner}, does not answer: {told}"
     try:

@@ -1,26 +1,28 @@
 """Restore a log from its fragments: make the directory of a new log, with the very batches that were archived.
 
 Nothing within a batch changes: ids, request ids, registers, evidence, commit times, CRCs. The nodes' promises and the
-coordinator's values are written as if all copies had just ended a session together, each of them whole. So the first
-server opens the log by the ordinary rules, and appends follow. See `docs/decisions/0012`.
+coordinator's values are written as if all copies had just ended a session together, so that the first server opens the
+log by the ordinary rules. See `docs/decisions/0012`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import posixpath
+import re
 import secrets
+import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from polonaise.admin.archive import no_fragments
-from polonaise.admin.newdirectory import new_directory
-from polonaise.admin.replicas import Replicas, new_replicas
-from polonaise.admin.restoretimes import check_now, ids_at
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
+    DESCRIPTION,
     NOBODY,
     Assignment,
     Beginning,
@@ -29,24 +31,31 @@ from polonaise.coordination.values import (
     Owner,
     PartitionValue,
 )
-from polonaise.errors import BadOption, FragmentDamaged, fault
+from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed, FragmentDamaged, fault
 from polonaise.fragments.agreement import MOVE_OUT, contradictions, ids_to_compare
+from polonaise.fragments.committimes import StillTime, last_at, time_of
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, fragments_of, looked_at, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore, ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
-from polonaise.host import Host
+from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
+from polonaise.host.wholefiles import write_file
 from polonaise.log.batch import Batch
-from polonaise.log.partitionlog import LogSettings
-from polonaise.node.addresses import check_storage_addresses
+from polonaise.log.control import ControlFile, ControlSlot
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.promises import Promises
+from polonaise.node.addresses import COORDINATOR, MARKER, check_storage_addresses
 from polonaise.node.embedded import (
+    HOST_LOCK,
+    RESTORING,
     SEGMENT_BATCHES_MAX,
     SEGMENT_BYTES_MAX,
     STORAGE_MAX,
     coordinator_of,
+    lock_path,
     make_log,
     storage_directory,
     storage_names,
@@ -66,18 +75,13 @@ from polonaise.topics import ClusterTopics
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
 _SESSIONS_APART: Final = 2**32
-"""How far above the highest session in what is restored of a partition the new log's last session is.
-
-The archived log may have gone on after that: no storage directory of it must pass for one of the new log.
-"""
+"""How far above the highest restored session of a partition the new log's last session is: the archived log may have
+gone on, and no storage directory of it must pass for one of the new log."""
 _GENERATIONS_APART: Final = 2**10
-"""How far above the highest generation in what is restored of a partition the new log's last generation is."""
+"""Likewise of generations."""
 _UNIQUE_IDS_APART: Final = 2**20
-"""How far above the highest client id in what is restored the unique ids of the new log begin.
-
-The archived log may have given out more unique ids, of which that shows nothing. No client or server of that log must
-ever pass for one of the new log.
-"""
+"""Likewise of unique ids, above the highest client id: no client or server of that log must pass for one of the new
+log."""
 
 
 class Key(enum.Enum):
@@ -96,22 +100,18 @@ class HowToRestore:
     storage: int = 1
     """Number of storage directories of an embedded log."""
     nodes: Mapping[StorageId, str] = field(default_factory=dict)
-    """Addresses of the storage nodes by name, for a cluster with a coordinator in a directory; empty for an embedded
-    log."""
+    """Addresses of the storage nodes of a cluster by name; empty for an embedded log."""
     partitions: int | None = None
-    """Number of partitions of the new log, without those of topics. None for up to the last one that has fragments or,
-    if the archived cluster had topics, for as many as it had."""
+    """Number of partitions in no topic; None for as many as the archived cluster had, as far as the store tells."""
     until: Mapping[PartitionId, TransactionId] | None = None
     """Last id to restore of each partition; a batch that goes beyond is left out whole. None for no such limits."""
     until_time_us: int | None = None
     """Restore what is before the first batch with a later commit time, in microseconds UTC; None for no such limit.
-
     Refused if commit times stand still behind it: then no time cuts all partitions at one moment."""
     now_us: int | None = None
-    """The time by this machine's clock that `until_time_us` was counted back from, in microseconds UTC; None if that
-    was given as a time."""
+    """The time by this machine's clock that `until_time_us` was counted back from, in microseconds UTC, if it was."""
     key: Key | None = None
-    """The choice of a key; None for the same one, if no time is given and nothing is left out."""
+    """None for the same one, if no time is given and nothing is left out."""
 
 
 @dataclass
@@ -124,15 +124,14 @@ class RestoredPartition:
     last: TransactionId = NO_TRANSACTION
     """The last id that was restored; -1 for none."""
     cut: Span | None = None
-    """The batch that goes beyond the requested last id, and was left out whole; None if there is none."""
+    """The batch that goes beyond the requested last id, and was left out whole."""
     last_crc: int = 0
     batches: int = 0
     bytes: int = 0
     session: SessionId = 0
-    """The highest session in the batches."""
     generation: Generation = 0
     unique_id: int = 0
-    """The highest client id in the batches."""
+    """The highest client id."""
 
     def take(self, batch: Batch) -> None:
         self.last, self.last_crc = batch.last, batch.crc
@@ -150,7 +149,7 @@ class Restored:
     directory: str
     cluster_key: bytes
     partitions: tuple[RestoredPartition, ...]
-    """The result for each partition up to the last one that has fragments. Those after it are new and empty."""
+    """The result for each partition up to the last one that has fragments; those after it are empty."""
 
 
 @dataclass
@@ -160,11 +159,10 @@ class _Source:
     cluster_key: bytes
     pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
     last: dict[PartitionId, TransactionId] = field(default_factory=dict)
-    """The last id in the store, by partition."""
     sizes: dict[FragmentName, int] = field(default_factory=dict)
-    """The bytes of each fragment."""
+    """In bytes."""
     topics: ClusterTopics | None = None
-    """The cluster's topics; None if it had none."""
+    """None if the cluster had none."""
 
 
 async def restore(
@@ -176,9 +174,8 @@ async def restore(
     """Make the directory of a log from a store's fragments; `tell` is called after each partition.
 
     Whole batches are restored: those that end at or below the given ids, and are not later than the given time. Until
-    this has returned, a file in the directory says that it holds no log. The restore may be killed at any time and run
-    again, and then begins anew; where only the removal of that file was left to do, it removes the file and raises
-    `AlreadyInitialized`, as the log is whole and may be in use.
+    this has returned, a file in the directory says that it holds no log. It may be killed and run again, and then
+    begins anew; where only the removal of that file was left to do, it does this and raises `AlreadyInitialized`.
 
     Raises, with nothing written: `BadOption` for invalid options and for a directory that holds anything else,
     `history_incomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a
@@ -217,7 +214,6 @@ async def restore(
 
 
 def _storage_nodes(how: HowToRestore) -> Mapping[StorageId, str]:
-    """Return the addresses of the storage nodes by name, in order. Raises `BadOption`."""
     if not how.nodes:
         if not 1 <= how.storage <= STORAGE_MAX:
             raise BadOption(f"invalid number of storage directories {how.storage}: it must be from 1 to {STORAGE_MAX}")
@@ -259,10 +255,9 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
 
 
 def _key(how: HowToRestore, source: _Source) -> Key:
-    """Return which key to use. The same key says that views, sinks and the store may go on with this log.
+    """Return which key to use: the same key says that views, sinks and the store may go on with this log.
 
-    They may not if anything is left out, as it may be with a time limit, so then the operator has to choose
-    (`BadOption`).
+    They may not if anything is left out, so then the operator has to choose (`BadOption`).
     """
     if how.key is not None:
         return how.key
@@ -280,8 +275,7 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     """Choose the fragments, after checking by names, footers and CRCs that they make one log without missing ids.
 
-    Raises `history_incomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
-    exactly the partitions in the store.
+    Raises `history_incomplete`, `FragmentDamaged`, and `BadOption` for last ids of other partitions than the store's.
     """
     partitions = await partitions_in(store)
     if not partitions:
@@ -440,3 +434,225 @@ def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ..
     # Near the end of the range of ids, which a log hardly ever reaches, take half of what is left.
     unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
     return Beginning(values, Assignment(owners), unique_id)
+
+
+# ------------------------------------------------------------------ commit times
+
+
+_NEAR_US: Final = 10_000_000
+"""By so many microseconds clocks may differ."""
+
+
+async def ids_at(
+    store: ObstoreStore,
+    pieces: Mapping[PartitionId, Sequence[FragmentRange]],
+    sizes: Mapping[FragmentName, int],
+    time_us: int,
+) -> dict[PartitionId, TransactionId]:
+    """Return the last id of each partition that was committed at a time (microseconds UTC) or before; -1 for none.
+
+    Raises `BadOption` if commit times stand still anywhere behind it: a clock was ahead there, and what is behind that
+    time may have been committed before it. Raises `FragmentDamaged` and what the store raises.
+    """
+    found: dict[PartitionId, TransactionId] = {}
+    still: dict[PartitionId, StillTime] = {}
+    for partition, parts in pieces.items():
+        found[partition], stands_still = await asyncio.to_thread(last_at, store, parts, sizes, time_us)
+        if stands_still is not None:
+            still[partition] = stands_still
+    if still:
+        raise BadOption(_refusal(still, found))
+    return found
+
+
+async def check_now(
+    store: ObstoreStore,
+    pieces: Mapping[PartitionId, Sequence[FragmentRange]],
+    sizes: Mapping[FragmentName, int],
+    now_us: int,
+) -> None:
+    """Raise `BadOption` if the store holds what was committed after `now_us`, the time by this machine's clock."""
+    for partition, parts in pieces.items():
+        if not parts:
+            continue
+        last = parts[-1].span.last
+        newest = await asyncio.to_thread(time_of, store, parts[-1], sizes, last)
+        if newest > now_us + _NEAR_US:
+            raise BadOption(
+                f"it is {_shown(now_us)} by the clock of this machine, and transaction {last} of partition {partition} "
+                f"was committed at {_shown(newest)}: one of the clocks is wrong, so how long ago a time was is not "
+                "known. Give the time itself, such as 2026-01-31T12:00:00Z"
+            )
+
+
+def _shown(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+def _refusal(still: Mapping[PartitionId, StillTime], found: Mapping[PartitionId, TransactionId]) -> str:
+    partition, (first, time_us) = next(iter(still.items()))
+    others = "" if len(still) == 1 else f" (so they do in {len(still) - 1} more)"
+    known = f"all up to {found[partition]} were" if found[partition] != NO_TRANSACTION else "none was surely"
+    ids = ",".join(f"{number}={id}" for number, id in sorted(found.items()))
+    return (
+        f"partition {partition}: commit times stand still from id {first} on, at {_shown(time_us)}, because a clock "
+        f"was ahead{others}: which of the transactions behind id {found[partition]} were committed before the given "
+        "time is not known, so no time cuts all partitions at one moment. Give the last id of each partition instead, "
+        f"as PARTITION=ID. Of this one, {known} committed before it. All up to these ids were: --until {ids}"
+    )
+
+
+# ------------------------------------------------------------------ storage directories
+
+
+class _Copy(NamedTuple):
+    slot: ControlSlot
+    log: PartitionLog
+
+
+class PartitionCopies:
+    """One partition on every node."""
+
+    def __init__(self, copies: Sequence[_Copy]) -> None:
+        self._copies = copies
+
+    async def append(self, batches: Sequence[Batch]) -> None:
+        """Append batches, durably on all nodes. Raises what `PartitionLog.append` raises, once no node writes."""
+        results = await asyncio.gather(*(copy.log.append(batches) for copy in self._copies), return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error
+
+    async def finish(self, session: SessionId) -> None:
+        """Save on each node, durably, the promises of a node that took part in `session` until its end."""
+        for copy in self._copies:
+            last = copy.log.last
+            await copy.slot.save(Promises(fence=session, joined=session, prepared=last, confirmed=last))
+
+
+class Replicas:
+    """New storage directories with equal contents; partitions are written one at a time."""
+
+    def __init__(self, host: Host, controls: Sequence[ControlFile], settings: LogSettings) -> None:
+        self._host = host
+        self._controls = controls
+        self._settings = settings
+
+    @asynccontextmanager
+    async def partition(self, partition: PartitionId) -> AsyncGenerator[PartitionCopies, None]:
+        """Make a partition's log on each node, and close it at the end. The caller calls `append`, then `finish`."""
+        copies: list[_Copy] = []
+        async with AsyncExitStack() as closing:
+            for control in self._controls:
+                slot = await control.create(partition)
+                path = control.partition_directory(partition)
+                log = await PartitionLog.open(self._host, path, slot, self._settings)
+                closing.push_async_callback(log.close)
+                copies.append(_Copy(slot, log))
+            yield PartitionCopies(copies)
+
+
+@asynccontextmanager
+async def new_replicas(
+    host: Host, directories: Sequence[str], cluster_key: bytes, settings: LogSettings
+) -> AsyncGenerator[Replicas, None]:
+    """Make storage directories of this cluster, and close their control files at the end."""
+    controls: list[ControlFile] = []
+    async with AsyncExitStack() as closing:
+        for directory in directories:
+            control = await ControlFile.open(host, directory, cluster_key)
+            closing.push_async_callback(control.close)
+            controls.append(control)
+        yield Replicas(host, controls, settings)
+
+
+# ------------------------------------------------------------------ the new directory
+
+
+_OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
+"""Names that a restore makes, and that a killed one may leave."""
+_EMBEDDED: Final = b"embedded"
+_CLUSTER: Final = b"cluster"
+_TEXT: Final = b": such a log is being restored into this directory. It is no log before this file is gone.\n"
+
+
+@asynccontextmanager
+async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncGenerator[None, None]:
+    """Lock the directory while a log is made in it. What an unfinished restore left there is removed first.
+
+    `embedded` says whether an embedded log is made, which ends with a file of its own, or a cluster. Until the block
+    has ended well, a file in it says that it is no log. Raises `BadOption` for a directory that holds anything else,
+    `AlreadyInitialized` for one with a log (whose file of that kind is removed first, if only this was left to do),
+    `DirectoryInUse`, and faults of the disk.
+    """
+    await disk.make_directory(directory)
+    await _end_restore(disk, directory)
+    await _check(disk, directory)
+    lock = await disk.lock(lock_path(directory))
+    try:
+        # Checked again under the lock: another restore may have come first, and have ended by now.
+        unfinished = await _check(disk, directory)
+        # Durable before anything else changes: a crash from here on leaves a directory that says that it is no log.
+        await write_file(disk, posixpath.join(directory, RESTORING), [_EMBEDDED if embedded else _CLUSTER, _TEXT])
+        await disk.sync_directory(directory)
+        for name in unfinished:
+            await asyncio.to_thread(_remove, posixpath.join(directory, name))
+        await disk.sync_directory(directory)
+        yield
+        await disk.remove(posixpath.join(directory, RESTORING))
+        await disk.sync_directory(directory)
+    finally:
+        lock.release()
+
+
+async def _end_restore(disk: Disk, directory: str) -> None:
+    """Do the last step of a restore that was killed before it, if that was all, and raise `AlreadyInitialized`."""
+    if not await _lacks_only_end(disk, directory):
+        return
+    lock = await disk.lock(lock_path(directory))
+    try:
+        # Again under the lock: that restore may have been under way, and have ended by now.
+        if await _lacks_only_end(disk, directory):
+            await disk.remove(posixpath.join(directory, RESTORING))
+            await disk.sync_directory(directory)
+            raise AlreadyInitialized(
+                f"{directory} holds a whole log already: a restore into it lacked only its last step, the removal of "
+                f"{RESTORING}, which was done now; use the log, or restore into a new or an empty directory"
+            )
+    finally:
+        lock.release()
+
+
+async def _lacks_only_end(disk: Disk, directory: str) -> bool:
+    """Whether an unfinished restore lacks only its last step, so that the log may be in use already."""
+    names = await disk.list(directory)
+    return RESTORING in names and (MARKER in names or await _is_cluster(disk, directory))
+
+
+async def _check(disk: Disk, directory: str) -> list[str]:
+    """Return the names that an unfinished restore has left. Raises `AlreadyInitialized` or `BadOption` for all else."""
+    names = set(await disk.list(directory))
+    if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
+        raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
+    foreign = sorted(name for name in names if not _OURS.fullmatch(name))
+    unfinished = sorted(names - {HOST_LOCK, RESTORING, f"{MARKER}.new"})
+    if foreign or (unfinished and RESTORING not in names):
+        examples = ", ".join((foreign or unfinished)[:3])
+        raise BadOption(f"{directory} is not empty (it holds {examples}): restore into a new or an empty directory")
+    return unfinished
+
+
+async def _is_cluster(disk: Disk, directory: str) -> bool:
+    """Whether an unfinished restore has made all of a cluster; an embedded log also needs a file of its own."""
+    if not await disk.exists(posixpath.join(directory, COORDINATOR, DESCRIPTION)):
+        return False
+    return not (await disk.load(posixpath.join(directory, RESTORING))).startswith(_EMBEDDED)
+
+
+def _remove(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise DiskFailed(
+            f"{path}, left by an unfinished restore, can't be removed: {error.strerror or error}"
+        ) from error

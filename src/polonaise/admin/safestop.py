@@ -11,7 +11,7 @@ from polonaise.errors import BadOption
 from polonaise.node.condition import given_up_words
 from polonaise.redaction import redacted
 from polonaise.server.protocol.commit import stops
-from polonaise.terms import PartitionId, StorageId, counted
+from polonaise.terms import PartitionId, StorageId, counted, in_ranges
 
 
 class StopVerdict(NamedTuple):
@@ -22,10 +22,9 @@ class StopVerdict(NamedTuple):
     kind: str
     """`server`, `storage node` or `ZooKeeper server`."""
     stops: list[str]
-    """What stops, or may stop because its state is not known, line by line; empty if nothing does."""
+    """What stops, or may stop because its state is not known, line by line."""
 
     def document(self) -> dict[str, object]:
-        """Return the verdict as a JSON-ready document."""
         return {"node": self.node, "kind": self.kind, "safe": not self.stops, "stops": self.stops}
 
 
@@ -108,7 +107,6 @@ def _stops(
     left: Collection[StorageId],
     required: Mapping[PartitionId, Requirement],
 ) -> bool:
-    """Return whether this partition could not go on if only these storage nodes were left of all that there are."""
     # Without members from the owner, which has no session or is of an older version, all may have a copy.
     told = partition.condition.members if partition.condition is not None else ()
     members = told or [each.name for each in status.storage]
@@ -116,7 +114,7 @@ def _stops(
 
 
 def _said(status: ClusterStatus, server: ServerStatus) -> str:
-    """Return a server's name, with its number and address if another one has the same; empty for one without a name."""
+    """Return a server's name, with number and address if another one has the same; empty if it has none."""
     namesakes = [each for each in status.servers if each.name == server.name != ""]
     return f"{server.server} ({server.name}) at {server.address}" if len(namesakes) > 1 else server.name
 
@@ -168,8 +166,8 @@ def _why_not_taken(
     """Return why this server could not take this partition over, by what is told of both; empty if it could."""
     if server.unable:
         return "; ".join(server.unable)
-    # What is open elsewhere was given up for what ails this server alone, so that it may fail with others as well. What
-    # is open nowhere says nothing about it.
+    # What is open elsewhere was given up for a trouble of this server alone, and others may have it too. What is open
+    # nowhere says nothing about it.
     closed = {each.partition for each in status.partitions if each.condition is not None and not each.condition.ready}
     if partition.partition in server.given_up or not closed.issuperset(server.given_up):
         return f"it could not serve {given_up_words(server.given_up)} lately"
@@ -196,11 +194,4 @@ def _without_coordinator_server(status: ClusterStatus, address: str) -> list[str
 def _named(partitions: Iterable[PartitionId]) -> str:
     """Return partitions in words, the numbers of neighbours as a range."""
     numbers = sorted(partitions)
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"partition{'s' if len(numbers) > 1 else ''} {text}"
+    return f"partition{'s' if len(numbers) > 1 else ''} {in_ranges(numbers)}"

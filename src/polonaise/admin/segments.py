@@ -1,8 +1,4 @@
-"""Examine segments offline: whether they are as they were written, what is in them, and how much.
-
-Each segment is read and checked to its end or to its first bad bytes, and nothing is changed. The node may be running:
-where `verify` finds damage it reads a second time, because a write may have been under way.
-"""
+"""Examine segments offline: whether they are as they were written, what is in them, and how much."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ class SegmentDamage(NamedTuple):
 
     path: str
     offset: int
-    """Offset in the file where they begin; for a damaged body, where its batch's frame begins."""
+    """Where they begin in the file; for a damaged body, where its batch's frame begins."""
     transaction: TransactionId
     """The first id that can't be read because of these bytes."""
     what: str
@@ -64,12 +60,9 @@ class SegmentReport:
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     unsynced_bytes: int = 0
-    """Bytes at the end of which no frame in this file says that they were synced: normally an unfinished write.
-
-    The control file may know better: see the partition's `damages`.
-    """
+    """Bytes at the end of which no frame in this file says that they were synced: normally an unfinished write."""
     removed: bool = False
-    """Whether the segment is no longer part of the log, and only its name came back after a crash."""
+    """Whether it is no part of the log any more, and only its name came back after a crash."""
     damage: SegmentDamage | None = None
 
 
@@ -80,7 +73,7 @@ class PartitionReport:
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
     damages: tuple[SegmentDamage, ...] = ()
-    """Damages within, between and after the segments, in the order of the first id that each makes unreadable."""
+    """Within, between and after the segments, in the order of the first id that each makes unreadable."""
 
     @property
     def last(self) -> TransactionId:
@@ -93,9 +86,8 @@ class PartitionReport:
 async def verify(files: Files) -> PartitionReport:
     """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments.
 
-    Damage to segments is reported, not raised. Where some is found, the segments and the control file are read a second
-    time, because a write may have been under way. Raises `WrongClusterKey` for a segment of another cluster,
-    `UnsupportedFormat`, and `ControlFileDamaged` for a control file that is damaged in that second reading.
+    Damage is reported, not raised. Where some is found, segments and control file are read a second time, because a
+    write may have been under way. Raises `WrongClusterKey`, `UnsupportedFormat`, and `ControlFileDamaged`.
     """
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report
@@ -104,9 +96,9 @@ async def verify(files: Files) -> PartitionReport:
 async def read(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Transaction, None]:
     """Yield the application's transactions above id `after` that one replica holds, whatever the others hold.
 
-    For an operator who has to decide what to do without a quorum: `storage.offline.bounds_in` tells up to where they
-    are known to be committed. Raises `SegmentDamaged` for the first transaction that should be there and can't be read,
-    `DataDamaged` for a damaged body, `WrongClusterKey` and `UnsupportedFormat`.
+    For an operator without a quorum: `storage.offline.bounds_in` tells up to where they are known to be committed.
+    Raises `SegmentDamaged` for the first one that should be there and can't be read, `DataDamaged` for a damaged body,
+    `WrongClusterKey` and `UnsupportedFormat`.
     """
     async with aclosing(batches_of(files, after)) as batches:
         async for batch in batches:
@@ -119,10 +111,10 @@ class _Read(NamedTuple):
 
     report: SegmentReport
     header: SegmentHeader | None = None
-    """The segment's header; None if it can't be read."""
+    """None if it can't be read."""
     preamble: bytes = b""
     scan: Scan | None = None
-    """The scan of the segment's batches; None if nothing after the header can be read."""
+    """None if nothing after the header can be read."""
 
 
 async def _verify(files: Files) -> PartitionReport:
@@ -149,10 +141,7 @@ async def _verify(files: Files) -> PartitionReport:
 
 
 async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
-    """Read one segment to its end or to the first bad bytes.
-
-    Raises `NotFound`, `WrongClusterKey`, `UnsupportedFormat`.
-    """
+    """Read one segment to its end or to the first bad bytes. Raises `NotFound` and what `header_of` raises."""
     first = first_of(path)
     with ReadOnlyFile(path) as file:
         size = file.size()
@@ -186,7 +175,6 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
 async def _read_batches(
     file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int
 ) -> None:
-    """Read the batches, and count them in the report, up to the first damaged body."""
     sessions: set[int] = set()
     async with aclosing(walk(file, header, scan, size)) as batches:
         async for offset, batch in batches:
@@ -237,7 +225,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
 
 
 def _missing(files: Files, last_read: _Read | None) -> list[SegmentDamage]:
-    """Return the damage that only the control file tells of: synced ids are missing, or the node may have lost some."""
+    """Return the damage that only the control file tells of."""
     last, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
     if last_read is not None:
         last, path = last_read.report.last, last_read.report.path

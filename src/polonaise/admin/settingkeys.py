@@ -1,8 +1,7 @@
 """The settings that options, configuration files and variables may give: names, kinds, bounds, defaults and meanings.
 
 A setting that sets a field of a dataclass has that field's name and default; the reason for the default stands there.
-Options of the command line, the reading of files and of the environment, `config show` and the page of settings are all
-made from what stands here.
+Options, the reading of files and of the environment, `config show` and the page of settings are made from these.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ class SettingKey(NamedTuple):
     name: str
     kind: SettingKind
     default: Any
-    """The default; None if there is none."""
+    """None if there is none."""
     meaning: str
     """What the setting means, for helps, `config show` and the page of settings."""
     least: float = 0
-    """The least value, inclusive, of a number or of each partition; without meaning for other kinds."""
+    """The least value, inclusive, of a number or of each partition."""
     most: float = 2**62
-    """The largest value, inclusive, of a number or of each partition; without meaning for other kinds."""
+    """The largest value, inclusive, likewise."""
     option: str = ""
-    """The option of the command line that gives the setting; empty if there is none."""
+    """The option of the command line that gives the setting, if any."""
     metavar: str | None = None
     """How the option's help writes a value; None: as its kind does."""
     choices: tuple[str, ...] = ()
@@ -57,7 +56,7 @@ class SettingKey(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit of the setting's values, in words; empty if they have none."""
+        """In words; empty if there is none."""
         if "_bytes_per_s" in self.name:
             return "bytes per second"
         return {SettingKind.BYTES: "bytes", SettingKind.SECONDS: "seconds"}.get(self.kind, "")

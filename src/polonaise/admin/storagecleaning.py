@@ -27,7 +27,6 @@ from polonaise.terms import NO_SESSION, PartitionId, StorageId
 from polonaise.wire.messages import EMPTYING_VERSION, ROLE_SERVER, ROLE_STORAGE, CopyEmptied, EmptyCopy
 
 _AT_ONCE: Final = 16
-"""How many copies the node is asked to empty at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,11 @@ class Cleaned:
 
     partition: PartitionId
     bytes: int
-    """The bytes that were freed; 0 if the copy was empty already, or was kept, or its fate is not known."""
+    """The bytes that were freed; 0 if the copy was empty already or kept, or its fate is not known."""
     trouble: str
     """Why the copy was kept, or that its fate is not known; empty if it was emptied."""
 
     def document(self) -> dict[str, Any]:
-        """Return it as a JSON-ready document."""
         return asdict(self)
 
 
@@ -50,10 +48,10 @@ async def clean_storage(
 ) -> None:
     """Empty every copy on a storage node of which the node is no member any more, while the cluster goes on.
 
-    `report` is told of each copy that was there: emptied, or kept and why, or that its fate is not known. The node
-    gets `timeout_s` seconds to answer at all, and `step_s` for each copy. Raises `UnknownStorageNode`, what keeps the
-    node from answering, `wrong_storage_node`, `UnsupportedVersion` of a node that is too old,
-    `CoordinatorUnavailable`, and `CoordinatorOutdated` while nodes don't believe what the coordinator holds.
+    `report` is told of each copy that was there. The node gets `timeout_s` seconds to answer at all, and `step_s` for
+    each copy. Raises `UnknownStorageNode`, what keeps the node from answering, `wrong_storage_node`,
+    `UnsupportedVersion` of a node that is too old, `CoordinatorUnavailable`, and `CoordinatorOutdated` while nodes
+    don't believe the coordinator.
     """
     await edits.may_change()  # by an older copy's values, copies seem unneeded that are members by now
     description = (await edits.description()).value
@@ -89,8 +87,8 @@ async def empty_copy(
 ) -> int:
     """Have the storage node `name` empty its copy of a partition, unless it may be needed; return the bytes freed.
 
-    Raises what `check_unneeded` raises, with nothing changed, `UnknownPartition` if the partition was never there, and
-    `Fenced` if the node has been told of a later session since the partition's value was read.
+    Raises what `check_unneeded` raises, `UnknownPartition` if the partition was never there, and `Fenced` if the node
+    has been told of a later session since the partition's value was read.
     """
     # Read for each copy anew, just before: the session in the value is the one in which the copy is not needed. Were it
     # made a member of a later one at this moment, then either that session finds it empty, and fills it, or the copy
@@ -110,7 +108,6 @@ async def empty_copy(
 
 
 async def _check(connection: Connection, name: StorageId, address: str, timeout_s: float) -> None:
-    """Check that this is the storage node `name`, and can empty copies. Raises as `clean_storage`."""
     if (other := not_named(name, address, await health_on(connection, timeout_s))) is not None:
         raise other
     assert connection.peer is not None

@@ -8,6 +8,7 @@ from typing import Any
 from polonaise.admin.asking import ask_named, trouble_in, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.requiring import check_zone
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import BadOption, CopyNeeded
 from polonaise.host import Host
@@ -25,10 +26,9 @@ class StorageAdded:
     changed: bool
     """Whether the description was changed: not if the node was one of the cluster's, and was not being drained."""
     trouble: str
-    """Why the node was not found at its address, where it may be started later; empty if it answers there."""
+    """Why the node was not found there, where it may be started later; empty if it answers."""
 
     def document(self) -> dict[str, Any]:
-        """Return the outcome as a JSON-ready document."""
         return {"name": self.name, "address": self.address, "changed": self.changed, "trouble": self.trouble}
 
 
@@ -37,11 +37,11 @@ async def add_storage(
 ) -> StorageAdded:
     """Add a storage node to the cluster's description; from then on it may be given copies. It has none yet.
 
-    A node of the cluster that is being drained is used again. The node is asked first: a server, and a storage node
-    with another name or of another cluster, is refused, one that does not answer is not. Raises, with nothing changed,
-    `BadOption` for a name or a zone that is invalid, for an address that is invalid or another node's, or if the node
-    is one of the cluster's with another address or zone; `wrong_storage_node`, `WrongRole`, `WrongClusterKey`. Raises
-    `CoordinatorUnavailable`, after which the command may be repeated.
+    A node that is being drained is used again. The node is asked first: a server, and a storage node with another name
+    or of another cluster, is refused, one that does not answer is not. Raises, with nothing changed, `BadOption` for a
+    name, a zone or an address that is invalid or another node's, or if the node is one of the cluster's with another
+    address or zone; `wrong_storage_node`, `WrongRole`, `WrongClusterKey`. Raises `CoordinatorUnavailable`, after which
+    the command may be repeated.
     """
     check_storage_name(name)
     check_storage_address(address)
@@ -154,3 +154,76 @@ async def copies_on(edits: MemberEdits, name: StorageId, partitions: int) -> lis
     """Return the partitions of which this storage node has a copy, or is to get one."""
     values = await values_of(edits.partition, range(partitions))
     return [each for each, value in values.items() if name in value.members or name in (value.next or ())]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageMove:
+    """The outcome of moving a storage node to another address."""
+
+    name: StorageId
+    before: str
+    """The address that the description had before."""
+    after: str
+    """The address that the description has now."""
+    trouble: str
+    """Why the node was not found there, where it may be started later; empty if it answers."""
+    copies_missing: int = 0
+    """How many copies the cluster has on the node, if the disk of the node that answers holds none at all; else 0."""
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "before": self.before,
+            "address": self.after,
+            "changed": self.changed,
+            "trouble": self.trouble,
+            "copies_missing": self.copies_missing,
+        }
+
+
+async def move_storage(
+    host: Host, coordinator: Coordinator, name: StorageId, address: str, timeout_s: float
+) -> StorageMove:
+    """Change the address of a storage node in the cluster's description. The same address again changes nothing.
+
+    The node at the new address is asked first: a server, and a storage node with another name or of another cluster, is
+    refused. If nobody answers, the change is made all the same; and so it is for an empty disk, since a lost disk is
+    replaced like that. Each wait ends after `timeout_s` seconds.
+
+    Raises, with nothing changed: `BadOption` for an address that is invalid or that another storage node has,
+    `UnknownStorageNode`, `wrong_storage_node`, `WrongRole`, `WrongClusterKey`, and `NotInitialized` if the coordinator
+    knows no cluster. Raises `CoordinatorUnavailable`, after which the change may have been made and may be repeated.
+    """
+    check_storage_address(address)
+    edits = MemberEdits(coordinator, timeout_s)
+    current = (await edits.description()).value
+    before = _checked(current, name, address)
+    told = await ask_named(host, name, address, current.key, timeout_s)
+    missing = 0
+    if isinstance(told, dict) and told.get("partitions") == 0:  # an older version does not tell it
+        missing = len(await copies_on(edits, name, current.total))
+
+    def moved(description: ClusterDescription) -> ClusterDescription:
+        nonlocal before
+        before = _checked(description, name, address)
+        return description if before == address else description.moved(name, address)
+
+    await edits.describe(moved)
+    return StorageMove(name, before, address, trouble_in(told), missing)
+
+
+def _checked(description: ClusterDescription, name: StorageId, address: str) -> str:
+    """Return the present address of a storage node, if it may be moved to `address`. Raises as `move_storage`."""
+    description.check_known(name)
+    nodes = description.nodes
+    for other, taken in nodes.items():
+        if other != name and taken == address:
+            raise BadOption(
+                f"{redacted(address)} is the address of storage node {other}: move that one first. To exchange the "
+                "addresses of two nodes, first move one of them to an address that nobody has"
+            )
+    return nodes[name]

@@ -1,7 +1,7 @@
 """Make a storage directory from the directory of another storage node, while the node that is to have it is stopped.
 
-The new copy holds what the other node knows to be committed, and nothing else. It has taken part in no session: the
-owners take it for a late replica, whose word decides nothing, and bring it up to date.
+The new copy holds what the other node knows to be committed, and has taken part in no session: the owners take it for a
+late replica, whose word decides nothing, and bring it up to date.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from polonaise.storage.offline import batches_of, bounds_in
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _STAGING = ".recovering"
-"""What is appended to the directory's name while it is not whole."""
+"""Appended to the directory's name while it is not whole."""
 _CHUNK_BYTES = 4 * 1024 * 1024
-"""About how many bytes are written and synced at a time."""
 
 
 class RecoveredCopy(NamedTuple):
@@ -45,16 +44,15 @@ async def recover_storage(
 ) -> list[RecoveredCopy]:
     """Make `directory`, a storage directory for the node `name`, from the storage directory `source` of another node.
 
-    Of each partition, what the source knows to be committed (up to its confirmed mark), and nothing above that, is
-    read, verified by its checksums, and written beside `directory`; `tell` is called after each partition. At the end
-    it is put in the place of `directory` in one step. The copy has joined no session. The source is not changed, and
-    its node may run meanwhile.
+    Of each partition, what the source knows to be committed is read, verified, and written beside `directory`; `tell`
+    is called after each partition. At the end it is put in the place of `directory` in one step. The source is not
+    changed, and its node may run meanwhile.
 
     Raises, with `directory` as it was: `BadOption` for a directory that is not empty, an unfinished recovery beside it,
     a source without partitions, or a name that is invalid or the source's own; `control_file_missing` for a source that
     is only a part of a storage directory; `HistoryTrimmed` for one whose oldest ids were trimmed; `SegmentDamaged` for
     one that lacks what it should hold; what `storage.files.find` and `storage.offline.batches_of` raise, and faults of
-    the disk. A recovery that fails on its way leaves what it has written beside `directory`.
+    the disk.
     """
     source = source.rstrip("/") or "/"
     directory = _beyond_link(directory)
@@ -97,7 +95,6 @@ def _beyond_link(directory: str) -> str:
 
 
 def _checked(directory: str, source: str, name: StorageId) -> str:
-    """Return the path under which the directory is made. Raises `BadOption`."""
     try:
         check_name(name)
     except ProtocolError as error:

@@ -15,7 +15,6 @@ from polonaise.redaction import redacted
 from polonaise.terms import PARTITIONS_MAX, PartitionId, TransactionId
 
 TARGETS: Final = "targets"
-"""The table that the tables of targets are in."""
 MEANINGS: Final = {
     "address": "Address at which the target serves itself.",
     "sql": "URL of a database that the player applies to.",
@@ -24,7 +23,7 @@ MEANINGS: Final = {
     "decode": "Function that makes of a payload what stands in a line.",
     "start_after": "Ids after which a new target begins, by partition.",
 }
-"""What is told of a target, by the names of its settings, in one line each for `config show`."""
+"""For `config show`."""
 _PLACES: Final = ("address", "sql", "sql_variable", "file")
 """The keys of which a target has exactly one."""
 _TEXTS: Final = (*_PLACES, "apply", "decode")
@@ -69,7 +68,6 @@ def _doubled(targets: Mapping[TargetName, TargetPlan]) -> Iterator[str]:
 
 
 def _target_in(given: Mapping[str, Any], environment: Mapping[str, str], wrong: list[str]) -> TargetPlan | None:
-    """Return the target of this table; None if something is wrong with it, which is noted."""
     for key in given.keys() - set(_KEYS):
         near = difflib.get_close_matches(key, _KEYS, n=1)
         wrong.append(
@@ -78,7 +76,7 @@ def _target_in(given: Mapping[str, Any], environment: Mapping[str, str], wrong: 
     texts = {key: given[key] for key in _TEXTS if key in given}
     for key, value in texts.items():
         if not isinstance(value, str) or not value.strip() or "\0" in value:
-            wrong.append(f"invalid {key} {_shown(value)}: write a text")
+            wrong.append(f"invalid {key} {quoted(value)}: write a text")
     places = [key for key in _PLACES if key in given]
     if len(places) != 1:
         what = f"it has {' and '.join(places)}" if places else "it is nowhere"
@@ -114,13 +112,13 @@ def _ids_in(value: object, wrong: list[str]) -> dict[PartitionId, TransactionId]
     """Return ids by partition, which TOML writes as {0 = 41, 1 = 7}."""
     ids: dict[PartitionId, TransactionId] = {}
     if not isinstance(value, dict):
-        wrong.append(f"invalid start_after {_shown(value)}: write ids by partition, such as {{0 = 41, 1 = 7}}")
+        wrong.append(f"invalid start_after {quoted(value)}: write ids by partition, such as {{0 = 41, 1 = 7}}")
         return ids
     for partition, id in value.items():
         is_partition = partition.isascii() and partition.isdecimal() and int(partition[:9]) < PARTITIONS_MAX
         if not is_partition or isinstance(id, bool) or not isinstance(id, int) or not -1 <= id <= _ID_MAX:
             wrong.append(
-                f"invalid start_after {_shown({partition: id})}: write the number of a partition and an id from -1 on, "
+                f"invalid start_after {quoted({partition: id})}: write the number of a partition and an id from -1 on, "
                 "such as {0 = 41}"
             )
         else:
@@ -132,5 +130,5 @@ def _listed(keys: tuple[str, ...]) -> str:
     return f"{', '.join(keys[:-1])} and {keys[-1]}" if keys is _KEYS else f"{', '.join(keys[:-1])} or {keys[-1]}"
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
     return redacted(repr(value), _SHOWN_MAX)

@@ -30,10 +30,9 @@ class Topic:
     owners: tuple[str, ...]
     """The address of the server that owns each partition, by its number; empty where none does."""
     required: str = ""
-    """What its commits need, by an operator's word on this topic; empty if nothing beside what all commits need."""
+    """What its commits need, by an operator's word on this topic; empty if nothing."""
 
     def document(self) -> dict[str, Any]:
-        """Return the topic as a JSON-ready document."""
         return {
             "topic": self.name, "partitions": len(self.ids), "ids": list(self.ids), "owners": list(self.owners),
             "required": self.required,
@@ -65,8 +64,8 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
 async def add_partitions(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
     """Add this number of partitions to a topic; running clients and streams learn of them.
 
-    Raises as `create_topic`, and `UnknownTopic` instead of `topic_exists`. A call that is repeated after
-    `CoordinatorUnavailable` may add them twice: `list_topics` says how many there are.
+    Raises as `create_topic`, and `UnknownTopic` instead of `topic_exists`. Repeated after `CoordinatorUnavailable` it
+    may add them twice: `list_topics` says how many there are.
     """
     check_topic_name(name)
 
@@ -91,7 +90,6 @@ async def describe_topic(coordinator: Coordinator, name: str, timeout_s: float) 
 
 
 async def _read(coordinator: Coordinator, timeout_s: float) -> tuple[ClusterDescription, Assignment]:
-    """Return the description and the assignment. Raises `CoordinatorUnavailable` after `timeout_s` seconds."""
     try:
         async with asyncio.timeout(timeout_s):
             return await coordinator.describe(), (await coordinator.assignment()).value
@@ -164,10 +162,7 @@ async def _members(
 
 
 async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
-    """Give new partitions to servers that live, which so learn of them; return the assignment.
-
-    If that fails the servers do it themselves when they next look at the description (`server.assignmentfollowing`).
-    """
+    """Give new partitions to servers that live, which so learn of them; return the assignment."""
     current = await coordinator.assignment()
     for _ in range(_TRIES_MAX):
         # None counts as settled, so that those get partitions which own some: they are known to work.

@@ -32,11 +32,11 @@ class TrimReport(NamedTuple):
     taking_part: tuple[StorageId, ...] = ()
     """The storage nodes of the session."""
     left_out: tuple[StorageId, ...] = ()
-    """The other members of the partition: they keep what they have until they take part in a later trim."""
+    """The other members: they keep what they have until they take part in a later trim."""
 
     @property
     def dropped(self) -> bool:
-        """Whether all that took part hold less than before. If not, one that held more than others may hold less."""
+        """Whether all that took part hold less than before."""
         return self.first > self.held_from
 
 
@@ -51,12 +51,9 @@ async def trim(
     """Make the storage nodes drop what lies below id `before` (or all that is archived), in whole segments, for good.
 
     First verifies every fragment that is relied upon from then on: its digest, each of its batches, and that no
-    fragment contradicts it. The server checks by itself that its own store has these, and each storage node keeps what
-    it does not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed
-    segment that lies wholly below, nothing is dropped, and the report says so.
-
-    `timeout` bounds each request to the log, in seconds. None stands for `ClientSettings.answer_s_max`, but for 300 s
-    with each answer to a trim.
+    fragment contradicts it. The server checks that its own store has these, and each storage node keeps what it does
+    not know to be committed. May be interrupted and repeated at any time. `timeout` bounds each request to the log, in
+    seconds. None stands for `ClientSettings.answer_s_max`, but for 300 s with each answer to a trim.
 
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, `NotFound` for a store that holds nothing, not
@@ -98,10 +95,7 @@ async def _check_all(
     fragments: Mapping[FragmentName, int],
     names: Collection[FragmentName],
 ) -> None:
-    """Verify the fragments `names`, make them durable, and compare them with all others of the partition.
-
-    Raises `FragmentDamaged`, `WrongClusterKey`.
-    """
+    """Verify the fragments `names`, make them durable, and compare them with all others of the partition."""
     ids = ids_to_compare(fragments)
     good: list[FragmentFacts] = []
     for name in names:

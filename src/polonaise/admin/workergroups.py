@@ -52,7 +52,7 @@ class WorkedPartition(NamedTuple):
     position: TransactionId | None
     """The last id that was handled; None if only a view's database knows."""
     committed: TransactionId | None
-    """The committed high-water mark; None if the partition did not answer."""
+    """None if the partition did not answer."""
     lag: int | None
     trouble: str
 
@@ -102,9 +102,8 @@ async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGrou
 async def _worked(
     log: Log, name: str, partition: PartitionId, group: ToldGroup, timeout_s: float
 ) -> tuple[WorkedPartition, bool]:
-    """Return what a group does in a partition, and whether it has kept a position there.
-
-    A partition that does not answer hides nothing of the others: its trouble says so.
+    """Return what a group does in a partition, with its trouble if that does not answer; and whether it kept a
+    position.
     """
     worker = group.workers.get(partition, _NOBODY_WORKS)
     told, epoch, position = worker.told, worker.number("epoch"), worker.number("position")
@@ -171,7 +170,6 @@ def _moved(to: TransactionId, epoch: int, _: TransactionId) -> tuple[int, Transa
 
 
 async def _has_kept(log: Log, name: str, timeout_s: float) -> bool:
-    """Return whether a group of this name has kept a position in any partition."""
     key = register_of(name)
     for partition in range(log.partition_count):
         if await log.register(key, partition, timeout=timeout_s) is not None:

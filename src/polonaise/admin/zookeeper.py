@@ -1,8 +1,4 @@
-"""Start ZooKeeper servers on this machine, from the jars that come with PySpark: one server, or an ensemble.
-
-For development, tests and demos. In production an ensemble is run by those who run ZooKeeper; any of version 3.5 or
-later does.
-"""
+"""Start ZooKeeper servers on this machine, for development, tests and demos, from the jars that come with PySpark."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from polonaise.admin.zookeepertls import changes_of, check_key, tls_lines, write_store
-from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
+from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.host.replacing import replaced
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.redaction import redacted_end
 from polonaise.spark.java import find_java
@@ -44,13 +40,12 @@ _PAUSE_S: Final = 0.05
 _STOP_S: Final = 10.0
 _AGAIN_S_MIN: Final = 0.5
 _AGAIN_S_MAX: Final = 30.0
-"""The first and the longest pause, in seconds, before a server is started again that has ended by itself."""
+"""The first and the longest pause, in seconds, before a server that has ended by itself is started again."""
 _RAN_S: Final = 60.0
-"""A server that ran for so long, in seconds, is started again after the first pause."""
+"""A server that ran for so long is started again after the first pause."""
 _LOG_END: Final = 2_000
-"""Characters of a server's log that are told when it did not start, or ended by itself."""
 _RECENT_S: Final = 10.0
-"""What a server printed so short a time before it ended, in seconds, is told as why; or up to twice as early."""
+"""What a server printed in the last seconds before it ended, up to twice as many, is told as why."""
 _WATCHED: Final = """\
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -63,8 +58,7 @@ while kill -0 $java 2>/dev/null; do wait $java; status=$?; done
 exit $status
 """
 """A shell script that runs a program and kills it when standard input ends: so no server outlives the process that
-started it, however that one ends. Java itself would not notice. A signal to all of them ends the first wait only. The
-script ends with the status of the program."""
+started it. A signal to all of them ends the first wait only. The script ends with the status of the program."""
 
 
 class ZooKeeperEnded(PolonaiseError):
@@ -169,10 +163,7 @@ class ZooKeeperServer:
             )
 
     def wait_serving(self, until_s: float) -> None:
-        """Wait until the server serves clients: in an ensemble, until it has joined a majority.
-
-        `until_s` is a monotonic time. Raises `ZooKeeperEnded`.
-        """
+        """Wait until the server serves clients, up to a monotonic time. Raises `ZooKeeperEnded`."""
         while not self.is_serving():
             if not self.running or time.monotonic() > until_s:
                 self.kill()
@@ -180,10 +171,8 @@ class ZooKeeperServer:
             time.sleep(_PAUSE_S)
 
     def ended(self, how: str, printed: str = "; it printed last, which need not be about that") -> ZooKeeperEnded:
-        """Return the error for this server, with its exit status, and the end of what it has printed lately.
-
-        `printed` leads to the latter. By itself it says that it need not be the cause: there may have been another
-        trouble some seconds before, such as a lost connection.
+        """Return the error for this server, with its exit status, and behind `printed` the end of what it has printed
+        lately.
         """
         nothing = ": it printed nothing just before"
         status = None if self._process is None else self._process.poll()
@@ -200,11 +189,9 @@ class ZooKeeperServer:
             self._marked_s, self._recent, self._later = now_s, self._later, path.stat().st_size
 
     def is_serving(self) -> bool:
-        """Tell whether the server serves clients at this moment."""
         return "Mode:" in self._answer(b"srvr")
 
     def is_leader(self) -> bool:
-        """Tell whether the server leads the ensemble at this moment."""
         return "Mode: leader" in self._answer(b"srvr")
 
     def _answer(self, word: bytes) -> str:
@@ -232,7 +219,6 @@ class ZooKeeperServer:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the server, and wait until it has ended."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
             self._process.wait()
@@ -269,13 +255,10 @@ class ZooKeeperEnsemble:
     ) -> None:
         """Choose ports, and prepare the configuration, which `start` writes.
 
-        Raises `BadOption`, `JavaMissing`, `ExtraMissing`, and `CertificateUnusable`.
-
-        `listen` is the address of the first server; with port 0 the system chooses the ports, anew for each ensemble.
-        The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks. With `tls` the servers take
-        TLS only, from clients and from each other; its certificate has to name the host, and is read at the start.
-        With `places` there is one server at each of them, whose ports are not chosen; `servers` and `listen` do not
-        count.
+        Raises `BadOption`, `JavaMissing`, `ExtraMissing`, and `CertificateUnusable`. `listen` is the address of the
+        first server; with port 0 the system chooses the ports, else the others have the ports after it. `tick_ms`
+        bounds sessions: from 2 to 20 ticks. With `tls` the servers take TLS only; its certificate has to name the host.
+        With `places` there is one server at each of them; `servers` and `listen` do not count.
         """
         servers = len(places) or servers
         if not 1 <= servers <= ENSEMBLE_MAX or servers % 2 == 0:
@@ -367,11 +350,11 @@ class ZooKeeperEnsemble:
                 raise server.ended("ended")
 
     def tend(self) -> list[str]:
-        """Start servers again that have ended by themselves, and hand replaced TLS files to all.
+        """Start servers again that have ended by themselves, and hand replaced TLS files to all; return what to tell an
+        operator.
 
-        To be called again and again after `start`. Returns what an operator is to be told. Between two starts of a
-        server there is a pause, which doubles as long as it ends soon. Raises `ZooKeeperEnded` if the only server has
-        ended: whoever started this process sees that.
+        To be called again and again after `start`. Between two starts of a server there is a pause, which doubles as
+        long as it ends soon. Raises `ZooKeeperEnded` if the only server has ended.
         """
         if len(self.servers) == 1:
             self.check()
@@ -406,7 +389,6 @@ class ZooKeeperEnsemble:
         return ["the TLS files were replaced: the servers of ZooKeeper use them for new connections"]
 
     def stop(self) -> None:
-        """Stop all servers."""
         for server in self.servers:
             server.stop()
         if self._lock is not None:
@@ -422,10 +404,8 @@ class ZooKeeperEnsemble:
 
 
 def _property(line: str) -> str:
-    """Return a line `key=value` as a Java properties file has it: in ASCII, with everything escaped that it would read
-    as something else.
-
-    Unescaped, a path with a letter beyond Latin 1 or a backslash would be another path, and the data elsewhere.
+    """Return a line `key=value` as a Java properties file has it: in ASCII, with everything escaped that Java would
+    misread.
     """
     key, _, value = line.partition("=")
     escaped = "".join(
@@ -444,8 +424,6 @@ def check_installed() -> None:
 
 
 class _Pause:
-    """The pause before a server is started again that has ended by itself."""
-
     def __init__(self) -> None:
         self._next_s = _AGAIN_S_MIN
         self._started_s = -inf
@@ -486,7 +464,6 @@ def _places_here(first: HostPort, servers: int) -> list[ZooKeeperPlace]:
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    """Return ports of this host that nobody listens on."""
     with contextlib.ExitStack() as stack:
         # All at the same time, or the system might give one of them out twice.
         sockets = [stack.enter_context(_bound(HostPort(host, 0))) for _ in range(count)]
@@ -500,7 +477,6 @@ def check_free(address: HostPort) -> None:
 
 
 def _bound(address: HostPort) -> socket.socket:
-    """Return a socket that is bound to the address. Raises `AddressInUse`, `BadOption`."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -518,3 +494,39 @@ def _bound(address: HostPort) -> socket.socket:
         where = address if address.port else address.host
         raise BadOption(f"can't listen at {where}: {error.strerror}: {remedy}") from error
     return bound
+
+
+def tls_lines(tls: TlsFiles, store: Path, *, among_servers: bool) -> list[str]:
+    """Return the lines of a configuration that make servers take TLS only, with certificates of this CA."""
+    lines = ["serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "ssl.clientAuth=need"]
+    for part in ("ssl", "ssl.quorum") if among_servers else ("ssl",):
+        for kind, path in (("keyStore", store), ("trustStore", Path(tls.ca))):
+            lines += [f"{part}.{kind}.location={path}", f"{part}.{kind}.type=PEM"]
+    # Each reads its files again when they are replaced (`ZooKeeperEnsemble.tend`).
+    lines.append("client.certReload=true")
+    return [*lines, "sslQuorum=true", "sslQuorumReloadCertFiles=true"] if among_servers else lines
+
+
+def check_key(path: str) -> None:
+    """Raise `CertificateUnusable` for a key that OpenSSL reads and ZooKeeper's Java does not."""
+    if b"-----BEGIN PRIVATE KEY-----" not in with_own_errors(path, Path(path).read_bytes):
+        raise CertificateUnusable(
+            f"the key {path!r} is not in PKCS#8, and ZooKeeper reads no other: give the one that `openssl pkcs8 -topk8 "
+            "-nocrypt` makes of it"
+        )
+
+
+def write_store(path: Path, tls: TlsFiles) -> None:
+    """Write key and certificate into one file, for the user of this process only. It is whole at any time."""
+    with replaced(path, mode=0o600) as file:
+        file.write(Path(tls.key).read_bytes() + b"\n" + Path(tls.certificate).read_bytes())
+
+
+def changes_of(tls: TlsFiles) -> tuple[object, ...]:
+    """Return a value that is another one once key or certificate were replaced."""
+    changes: list[object] = []
+    for path in (tls.certificate, tls.key):
+        with contextlib.suppress(OSError):
+            there = os.stat(path)
+            changes.append((there.st_mtime_ns, there.st_ino, there.st_size))
+    return tuple(changes)

@@ -13,10 +13,10 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.openlog import AnyPartitions, LogAddress, check_there, with_log
 from polonaise.cli.output import Json, judge, print_each, say, say_either, say_json, tidy, timestamp
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
@@ -40,17 +40,14 @@ _OF_ALL: Final = ("access_denied", "bad_option", "not_found", "store_unavailable
 
 
 class _Failures:
-    """The partitions whose work fails while that of the others goes on."""
-
     def __init__(self) -> None:
         self._failed: list[str] = []
         self._tried = 0
 
     @contextmanager
     def noted(self, name: str, *, all_fail: bool = False) -> Iterator[None]:
-        """Print an error of one partition's work on standard error, at once, and go on behind the block.
-
-        What would meet every partition is raised, and with `all_fail` everything.
+        """Print an error of one partition's work on standard error, and go on behind the block; raise what meets them
+        all.
         """
         self._tried += 1
         try:
@@ -168,7 +165,6 @@ def run(
 
 
 async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[None]]) -> None:
-    """Run `do` with each topic of the log's cluster."""
     import polonaise
     from polonaise.node.addresses import with_topic
 
@@ -182,10 +178,7 @@ def _named(topic: str, number: PartitionId) -> str:
 
 
 def say_missing(number: PartitionId, span: Span, *, topic: str = "", as_json: bool) -> None:
-    """Print ids that no fragment held before this run, although later ones were archived.
-
-    One command prints it before it writes these ids, another one afterwards.
-    """
+    """Print ids that no fragment held before this run, although later ones were archived."""
     if as_json:
         say_json({**({"topic": topic} if topic else {}), "partition": number, "missing": span._asdict()}, now=True)
         return
@@ -198,7 +191,7 @@ def say_missing(number: PartitionId, span: Span, *, topic: str = "", as_json: bo
 
 
 def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, as_json: bool) -> None:
-    """Print what the list of fragments does not show: that nothing was to be written, or which batch was left out."""
+    """Print what the list of fragments does not show: that nothing was to be written, or what was left out."""
     if as_json:
         if cut is not None:
             say_json({"partition": number, "batch_left_out": cut._asdict()}, now=True)
@@ -289,7 +282,6 @@ def trim(
 
 
 def _say_trimmed(topic: str, number: PartitionId, report: TrimReport, *, as_json: bool) -> None:
-    """Print what the storage nodes hold after a trim, and which of them took no part."""
     if as_json:
         fields = {"partition": number, "first": report.first, "held_from": report.held_from}
         left_out = {"left_out": report.left_out} if report.left_out else {}
@@ -369,7 +361,6 @@ def _key_in(reports: list[StoreReport]) -> bytes | None:
 async def _repair(
     address: str, store: MendableStore, key: bytes | None, damaged: list[FragmentName], *, as_json: bool
 ) -> None:
-    """Write damaged fragments again as far as possible, and print for each that it was written, or why not."""
     import polonaise
     from polonaise.admin import archive as archives
     from polonaise.node.addresses import with_topic
@@ -443,7 +434,6 @@ def cut(
 
 
 def _confirm_cut(store: ObjectStore, given_up: Mapping[PartitionId, GivenUp], *, yes: bool) -> None:
-    """Show what a cut gives up, and ask whether it is wanted, unless `yes`. Raises `BadOption` if it is not."""
     from polonaise.fragments.protocol.onlycopy import may_be_only_copy
 
     for number, (ids, everything) in given_up.items():
@@ -513,10 +503,7 @@ def restore(
 
 
 def _warn_of_key(how: HowToRestore) -> None:
-    """Warn, on standard error, that the restored log must not go on beside the archived one: it has the same key.
-
-    Nothing is printed if the user chose a key. Whether the archived log still exists can't be found out from here.
-    """
+    """Warn, on standard error, that the restored log has the archived one's key, unless the user chose one."""
     if how.key is None:
         typer.echo(
             "the restored log has the key of the archived one and replaces it: if the archived log still exists, "
@@ -526,7 +513,6 @@ def _warn_of_key(how: HowToRestore) -> None:
 
 
 def _say_left_out(restored: RestoredPartition) -> None:
-    """Print that a restored partition is empty for want of fragments, or which batch was left out."""
     if restored.in_store_up_to == NO_TRANSACTION:
         say(f"partition {restored.partition} has no fragments in the store: it begins empty", now=True)
     say_cut(restored.partition, restored.cut, "restores")
@@ -553,7 +539,6 @@ def _how_to_restore(
     new_key: bool,
     same_key: bool,
 ) -> HowToRestore:
-    """Return the options of `restore` as a value. Raises `BadOption`."""
     from polonaise.admin.logs import time_by
     from polonaise.admin.restore import HowToRestore, Key
     from polonaise.host.real import RealClock

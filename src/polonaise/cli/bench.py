@@ -10,10 +10,10 @@ import typer
 from typer import Option
 
 from polonaise.cli import inputs
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.openlog import Address, AnyPartitions, LogOption, Timeout, check_there
 from polonaise.cli.output import Json, print_table, say_json, tidy, while_read
-from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:
     from polonaise.admin.bench import Connect, Load, Measured
@@ -114,7 +114,6 @@ def _measure(
     *,
     as_json: bool,
 ) -> None:
-    """Run a benchmark on these partitions of a log and print what it has measured."""
     import polonaise
     from polonaise.client.protocol.arguments import partitions_named
 
@@ -140,7 +139,6 @@ def _measure(
 
 
 def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return a measurement as rows for people."""
     rows = [
         ("transactions", f"{document['transactions']:,}"),
         ("seconds", f"{document['seconds']:.3f}"),

@@ -1,4 +1,4 @@
-"""The `polonaise cluster` commands: run a whole cluster on this machine, and look at a running one."""
+"""The `polonaise cluster` commands: run a whole cluster on this machine, look at a running one, make and delete one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import inputs
+from polonaise.cli import inputs, looking, running
+from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import Json, print_all, renderable, say, say_json
+from polonaise.cli.output import Json, print_all, renderable, say, say_either, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
-from polonaise.cli.settingoptions import with_settings
+from polonaise.errors import BadOption, WrongClusterKey
 from polonaise.host.stopsignals import stop_signals_call
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
 
 cluster = typer.Typer(
     help="Run a whole cluster on this machine, and look at a running one.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -119,7 +123,6 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
 
 
 def _time_line(status: ClusterStatus) -> str:
-    """Return a line that says when a status was taken, and how long that took."""
     return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, asked in {status.took_s:.2f} s"
 
 
@@ -171,3 +174,82 @@ def cluster_start(
         run.start()
         run.wait_ready()
         run.follow()
+
+
+_TIMEOUT_S: Final = 10.0
+"""The default of `--timeout`: storage nodes that were just started take seconds until they listen."""
+_NO_STORAGE: Final = (
+    "a new cluster needs storage nodes: give --storage NAME=HOST:PORT,NAME=HOST:PORT,…, POLONAISE_SERVER_STORAGE in "
+    "the environment or, in the file that --config names, storage in [server]"
+)
+
+
+@cluster.command("create", epilog=EXIT_STATUS)
+@with_tls
+@with_settings(
+    "server",
+    ("coordinator", "storage", "partitions", "fragments"),
+    variables={"coordinator": "POLONAISE_COORDINATOR"},
+)
+def cluster_create(
+    options: dict[str, Any],
+    config: running.Config = None,
+    timeout: looking.Timeout = _TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Make a new cluster at a coordinator that has none. Its storage nodes have to run, or start, with new directories.
+
+    Settings that are not given here are those of a server: from the environment (POLONAISE_SERVER_…), then from the
+    table `server` of the configuration file. Nothing is made while a storage node holds another cluster's data, or does
+    not answer.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.node.addresses import storage_nodes_of
+
+    given = configuration_of("server", config, options)
+    nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
+    if not nodes:
+        raise BadOption(_NO_STORAGE)
+
+    async def do(host: Host, opened: Coordinator) -> None:
+        from polonaise.node.processes import create_cluster
+
+        made = await create_cluster(host, opened, nodes, given["partitions"] or 1, given["fragments"], timeout)
+        key, names = made.key.hex(), ", ".join(made.storage)
+        fields = {"cluster": key, "partitions": made.partitions, "storage": list(made.storage)}
+        line = f"cluster {key}: {counted(made.partitions, 'partition')}, on storage nodes {names}"
+        say_either(fields, line, as_json=as_json)
+
+    looking.with_coordinator(given.required("coordinator", "server"), do)
+
+
+@cluster.command("delete", epilog=EXIT_STATUS)
+@on_cluster(timeout_s=None)
+async def cluster_delete(
+    cluster: OpenCluster,
+    confirm: Annotated[
+        str | None, Option(metavar="KEY", help="The cluster's key, in place of the question.", show_default=False)
+    ] = None,
+) -> None:
+    """Delete a cluster from its coordinator, for good. Its servers have to be stopped first.
+
+    Shows what would be deleted, and asks for the cluster's key. The storage nodes' directories stay: the log is in
+    them, and without the cluster nobody serves it. A new cluster of these nodes needs new directories.
+    """
+    description = await cluster.coordinator.describe()
+    key = description.key.hex()
+    topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
+    if not cluster.as_json:
+        nodes = ", ".join(description.storage)
+        say(f"cluster {key}: {counted(description.total, 'partition')}{topics}, on storage nodes {nodes}")
+    again = confirm
+    if again is None:
+        again = str(typer.prompt("Type the cluster's key to delete it", err=True))
+    if again.strip().lower() != key:
+        raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
+    await cluster.coordinator.delete(description.key)
+    cluster.tell(
+        {"cluster": key, "deleted": True},
+        "the cluster was deleted. The directories of its storage nodes hold the log, perhaps its only copy; a new "
+        "cluster of these nodes needs new directories",
+    )

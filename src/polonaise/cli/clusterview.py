@@ -29,10 +29,7 @@ _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
 
 
 def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
-    """Return the parts of the screen, tables and lines.
-
-    No table has more than `rows_max` rows, of one line each; None for no limit, and for all lines of each row.
-    """
+    """Return the parts of the screen, tables and lines; no table has more than `rows_max` rows, of one line each."""
     key = "" if status.description is None else f" {status.description.label}"
     parts: list[Table | str] = [
         f"cluster{key}: {_VERDICTS[status.wellness]}",
@@ -78,7 +75,6 @@ def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
 
 
 def _height(parts: Sequence[Table | str], width: int) -> int:
-    """Return the number of lines that the parts take: a text that is too long for a line is wrapped between words."""
     return sum(
         len(textwrap.wrap(printable(part), width)) or 1 if isinstance(part, str) else part.row_count + 1
         for part in parts
@@ -103,7 +99,6 @@ def _section(
 
 
 def _one_line(row: Sequence[object]) -> list[object]:
-    """Return a row in which each list is one line: its first item, and how many more there are."""
     return [_first(cell) if isinstance(cell, list) else cell for cell in row]
 
 
@@ -113,5 +108,4 @@ def _first(items: list[Any]) -> str:
 
 
 def _worst_last(item: tuple[str, int]) -> int:
-    """Return the sort key of a state and its count, which puts the worst state last."""
     return ("ready", "degraded", "not ready", "unknown").index(item[0])

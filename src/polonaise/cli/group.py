@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.openlog import AnyPartitions, OpenLog, on_log
-from polonaise.cli.output import print_each, print_table, say, say_either, say_json
+from polonaise.cli.output import or_dash, print_each, print_table, say, say_either, say_json
 from polonaise.errors import BadOption
 
 group = typer.Typer(
@@ -30,7 +30,7 @@ async def group_list(opened: OpenLog) -> None:
         await list_groups(opened.log, opened.limit.left_s()),
         lambda each: each._asdict(),
         ["group", "members", "partitions", "lag"],
-        lambda each: (each.name, each.members, each.partitions, _or_dash(each.lag)),
+        lambda each: (each.name, each.members, each.partitions, or_dash(each.lag)),
         right=(1, 2, 3),
         as_json=opened.as_json,
     )
@@ -49,8 +49,8 @@ async def group_describe(opened: OpenLog, name: _Name) -> None:
     say(f"{len(found.members)} members by {found.by or 'nobody'}: {', '.join(map(str, found.members)) or '-'}")
     rows = [
         (
-            each.partition, each.member or "-", each.state or "-", _or_dash(each.epoch), _or_dash(each.position),
-            _or_dash(each.committed), _or_dash(each.lag), each.trouble or "-",
+            each.partition, each.member or "-", each.state or "-", or_dash(each.epoch), or_dash(each.position),
+            or_dash(each.committed), or_dash(each.lag), each.trouble or "-",
         )
         for each in found.partitions
     ]  # fmt: skip
@@ -92,7 +92,3 @@ def _position(text: str) -> int | None:
         return int(text)
     except ValueError:
         raise BadOption(f"--to {text}: give an id from -1 on, 'beginning' or 'end'") from None
-
-
-def _or_dash(number: int | None) -> object:
-    return "-" if number is None else number

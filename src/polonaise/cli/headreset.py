@@ -164,7 +164,6 @@ async def _reset_several(
 
 
 def _told(state: HeadState, reset: HeadReset) -> str:
-    """Return in words what a reset would give up."""
     to = reset.to
     lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "nobody who was asked knows of more"
     silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""

@@ -76,10 +76,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def address_of(argument: str | None, option: str | None) -> str:
-    """Return the address of the log: the argument, or else the option --log (by default POLONAISE_LOG).
-
-    Raises `BadOption` if there is neither.
-    """
+    """Return the log's address: the argument, or else the option --log (by default POLONAISE_LOG). Or `BadOption`."""
     address = argument or option
     if not address:
         from polonaise.admin.configuration import not_read_here
@@ -99,8 +96,7 @@ def listed(text: str) -> tuple[str, ...]:
 def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:
     """Return the log's address and the body (None: not given) from the arguments of `append`.
 
-    One argument alone is the body if --log or POLONAISE_LOG names the log, and the log's address if not. Raises
-    `BadOption` if it could be either, for more than two arguments, and if nothing names the log.
+    One argument alone is the body if --log or POLONAISE_LOG names the log, else the address. Raises `BadOption`.
     """
     if len(arguments) > 2:
         raise BadOption(
@@ -149,10 +145,7 @@ def ids_of(texts: list[str]) -> dict[int, int]:
 
 
 def time_of(text: str) -> datetime | timedelta:
-    """Return a time written in ISO 8601 with its zone, or how long ago it is meant to be: 90s, 10m, 2h, 3d.
-
-    By which clock that is counted is for the command to say: this machine's may be off. Raises `BadOption`.
-    """
+    """Return a time written in ISO 8601 with its zone, or how long ago it is meant to be (10m). Raises `BadOption`."""
     ago = _AGO.fullmatch(text)
     try:
         if ago:
@@ -177,10 +170,7 @@ async def one_body(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def whole(path: str) -> AsyncGenerator[bytes, None]:
-    """Yield a file, or for `-` all of standard input, as one body.
-
-    Raises `NotFound`, `DiskFailed`, and `BodyTooLarge` for standard input; a file's size is checked by the append.
-    """
+    """Yield a file, or for `-` standard input, as one body. Raises `NotFound`, `DiskFailed`, and `BodyTooLarge`."""
     if path == STANDARD_INPUT:
         body = b""
         async for chunk in _standard_input():
@@ -214,7 +204,6 @@ async def lines() -> AsyncGenerator[bytes, None]:
 
 
 def _line(line: bytes, number: int) -> bytes:
-    """Return the body in a line, or in what was read of it. Raises `BodyTooLarge`."""
     body = line.removesuffix(b"\r")
     if number == 1:
         body = body.removeprefix(codecs.BOM_UTF8)
@@ -223,10 +212,7 @@ def _line(line: bytes, number: int) -> bytes:
 
 
 def _check_size(body: bytes, line: int | None = None) -> None:
-    """Raise `BodyTooLarge` as soon as the part of a body that was read is too large.
-
-    Else input that never ends would fill the memory. `line` is the number of the line that it is read from.
-    """
+    """Raise `BodyTooLarge` as soon as what was read of a body is too large: endless input would fill the memory."""
     from polonaise.client.protocol.draft import Limits, checked_body
 
     limits = Limits()
@@ -242,10 +228,7 @@ def _check_size(body: bytes, line: int | None = None) -> None:
 
 
 async def _standard_input() -> AsyncGenerator[bytes, None]:
-    """Yield standard input in chunks, read by a thread that nothing waits for.
-
-    So Ctrl-C at once ends a command that waits for input from a terminal. Raises `DiskFailed`.
-    """
+    """Yield standard input in chunks, read by a thread that nothing waits for: Ctrl-C ends the command at once."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)

@@ -10,7 +10,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 _GAP: Final = 2
-"""Characters between two columns."""
 _READABLE: Final = 12
 """Characters of each name and reason that are kept until the headers of numbers have been cut."""
 _LEAST: Final = 4
@@ -20,18 +19,16 @@ _LEAST: Final = 4
 class LineTable(Table):
     """A table that cuts its cells where the terminal is too narrow, each cut marked by an ellipsis.
 
-    First to be cut is the last column, which says reasons; then names; then headers of numbers. Numbers are cut only
-    when `_LEAST` characters are left of each name and reason: a number that is cut is a wrong one.
+    First to be cut is the last column, which says reasons; then names; then headers of numbers. Numbers are cut last: a
+    number that is cut is a wrong one.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the table, with columns that fit the width."""
         for column, width in zip(self.columns, self._widths(options.max_width), strict=True):
             column.width = width
         yield from super().__rich_console__(console, options)
 
     def _widths(self, available: int) -> list[int]:
-        """Return the columns' widths on a terminal of `available` characters."""
         cells = [max(map(cell_len, map(str, column.cells)), default=0) for column in self.columns]
         widths = [max(cell, cell_len(str(column.header))) for cell, column in zip(cells, self.columns, strict=True)]
         last = len(widths) - 1

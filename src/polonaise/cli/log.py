@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.openlog import (
     Address,
@@ -37,7 +38,6 @@ from polonaise.cli.output import (
     timestamp,
     transaction_fields,
 )
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded
 from polonaise.redaction import redacted_address
@@ -295,10 +295,7 @@ def _print_health(conditions: list[Condition]) -> None:
 
 
 def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
-    """Describe how far a scrub is, and what it has found since its process started.
-
-    `unit` names what its progress is counted in, as in the field names of `scrub`: partitions, or fragments.
-    """
+    """Describe how far a scrub is, in `unit`s (partitions, or fragments), and what it has found."""
     if not scrub["bytes_per_s"]:
         return f"switched off ({'server' if unit == 'fragment' else 'storage'} run --scrub-bytes)"
     last_round = f"last round ended {timestamp(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from typer import Option
 
 from polonaise.cli import inputs
-from polonaise.cli.output import print_table, say_json, tidy, while_read
+from polonaise.cli.output import or_dash, print_table, say_json, tidy, while_read
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Status = TypeVar("Status", ServerStatus, StorageStatus, PartitionStatus)
 
 TIMEOUT_S: Final = 3.0
-"""Seconds that a node, and the coordinator, have to answer: a command that shows who does not answer must not hang."""
+"""Seconds that a node, and the coordinator, have to answer: who does not is shown, and nothing hangs."""
 
 CoordinatorOption = Annotated[
     str | None,
@@ -113,7 +113,6 @@ def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Row
 
 
 def server_rows(servers: Sequence[ServerStatus]) -> Rows:
-    """Return servers as rows."""
     return Rows(
         ["server", "name", "address", "state", "partitions", "problems"],
         [
@@ -132,7 +131,6 @@ def server_rows(servers: Sequence[ServerStatus]) -> Rows:
 
 
 def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
-    """Return storage nodes as rows. Where a node's name is its address, the address column says `its name`."""
     return Rows(
         ["node", "address", "state", "partitions", "free", "problems"],
         [
@@ -158,7 +156,6 @@ def _copies_of(each: StorageStatus) -> str:
 
 
 def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
-    """Return partitions as rows: the owner is a server's name, or else its id; `committed` is the committed mark."""
     columns = ["partition", "state", "owner", "gen.", "session", "committed", "engaged", "problems"]
     return Rows(columns, [_partition_row(each) for each in partitions], (0, 2, 3, 4, 5))
 
@@ -166,7 +163,7 @@ def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
 def _partition_row(each: PartitionStatus) -> Sequence[object]:
     session, committed, engaged = "-", "unknown", "-"
     if (condition := each.condition) is not None:
-        session = "-" if condition.session is None else str(condition.session)
+        session = str(or_dash(condition.session))
         committed = (
             str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
         )

@@ -10,9 +10,8 @@ import typer
 from typer import Option
 
 from polonaise.cli import inputs, looking
-from polonaise.cli.addedoptions import adding
+from polonaise.cli.addedoptions import adding, with_tls
 from polonaise.cli.output import Json, say_either
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ class OpenCluster:
 
     @cached_property
     def observer(self) -> ClusterObserver:
-        """The observer of the cluster."""
         from polonaise.admin.cluster import ClusterObserver
 
         return ClusterObserver(self.host, self.coordinator, self.address, self.timeout_s, looking.named_servers())
@@ -63,10 +61,7 @@ class OpenCluster:
         return status
 
     def warn_of(self, doubt: str) -> None:
-        """Warn on standard error of what makes the coordinator's values doubtful, such as an older state, if anything.
-
-        What a command lists may be wrong then, or lack something.
-        """
+        """Warn on standard error of what makes the coordinator's values doubtful, such as an older state."""
         if doubt:
             typer.echo(f"WARNING: {redacted_address(self.address)}: {doubt}", err=True)
 
@@ -114,8 +109,8 @@ def on_cluster(
     """Decorate a command: it runs with its parameter `cluster`, an `OpenCluster`, which is closed at its end.
 
     It takes --coordinator; --timeout with this default and annotation, unless the default is None; --step-timeout with
-    `steps`; --json with `json`; and the TLS options. With TLS, the certificate has to be for a client; `as_server`, for
-    a server. `check`, if given, is called with the command's own arguments before anything is opened.
+    `steps`; --json with `json`; and the TLS options, with a certificate for a client or, `as_server`, for a server.
+    `check`, if given, is called with the command's own arguments before anything is opened.
     """
     options: dict[str, tuple[Any, Any]] = {"coordinator": (looking.CoordinatorOption, None)}
     if timeout_s is not None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from typer import Argument, Option
 
 from polonaise.cli import inputs
-from polonaise.cli.addedoptions import adding
+from polonaise.cli.addedoptions import adding, with_tls
 from polonaise.cli.output import Json, tidy, while_read
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import DeadlineExceeded, NotInitialized, PolonaiseError
 from polonaise.redaction import redacted_address
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId
 
 _NAMED_MAX: Final = 8
-"""The most partitions that a reason names; it only counts the others."""
 _WHYS_MAX: Final = 3
 """The most reasons that are told of why a command got no answer in time."""
 
@@ -67,7 +65,7 @@ class OpenLog(NamedTuple):
 
     log: Log
     limit: TimeLimit
-    """The limit of --timeout, which has begun."""
+    """Of --timeout, which has begun."""
     as_json: bool
 
     def partitions(self, text: str) -> list[PartitionId]:
@@ -111,10 +109,10 @@ def with_log(
     makes: bool = False,
     limit: TimeLimit | None = None,
 ) -> None:
-    """Connect to a log, run `do` with it, and close it.
+    """Connect to a log, run `do` with it, and close it. An embedded log that does not exist is made only if `makes`.
 
-    An embedded log that does not exist is made only if `makes` is true; else `NotInitialized` is raised. `limit` is
-    that of the command's --timeout: it begins here, and connecting counts; what is left is for `do` to keep to.
+    `limit` is that of the command's --timeout: it begins here, and connecting counts; what is left is for `do` to keep
+    to.
     """
     import polonaise
     from polonaise.node.connecting import known_of_silence

@@ -1,9 +1,4 @@
-"""Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
-
-Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
-· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when
-it is piped into `head`.
-"""
+"""Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status."""
 
 from __future__ import annotations
 
@@ -42,10 +37,7 @@ _UNLIMITED: Final = 1_000_000
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Let a command end without a traceback on Ctrl-C, and when its output can't be written, which is flushed here.
-
-    Raises `typer.Exit` for Ctrl-C, and what `_writing` raises. Other faults of the work come out as they are.
-    """
+    """Let a command end without a traceback on Ctrl-C, and when its output can't be written, which is flushed here."""
     _output()  # raises for a closed one: better before the work than after it
     # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -67,7 +59,7 @@ def _output() -> TextIO:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Write to standard output, and nothing else: any `OSError` in here is taken for one of the output.
+    """Write to standard output, and nothing else: an `OSError` in here is one of the output.
 
     Raises `typer.Exit` for a reader that went away, and `DiskFailed` if the output can't be written.
     """
@@ -94,9 +86,8 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
 
 
 async def while_read(work: Coroutine[Any, Any, object]) -> None:
-    """Do the work as long as the output has a reader: `… --follow | head` ends when `head` does.
-
-    Raises `typer.Exit` as soon as the reader goes away, also while nothing is written.
+    """Do the work as long as the output has a reader, also while nothing is written: `… --follow | head` ends with
+    `head`.
     """
     task = asyncio.ensure_future(work)
     reader_gone = False
@@ -163,7 +154,6 @@ def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
 
 
 def say_either(fields: dict[str, Any], line: str, *, as_json: bool, now: bool = False) -> None:
-    """Print one of both: with `as_json` the fields as a JSON object, else the line."""
     if as_json:
         say_json(fields, now=now)
     else:
@@ -179,9 +169,8 @@ def print_each(
     right: Sequence[int] = (),
     as_json: bool,
 ) -> None:
-    """Print things: with `as_json` each as a JSON object with its `fields`, else all as a table.
-
-    `row` returns a thing's row of that; None if its fields are what stands there. `right` is as for `print_table`.
+    """Print things: with `as_json` each as a JSON object with its `fields`, else all as a table, by `row` or the
+    fields.
     """
     if as_json:
         for each in things:
@@ -192,10 +181,9 @@ def print_each(
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
-    """Print a table. The columns at the indexes `right` are numbers. A list in a cell has a line for each item.
+    """Print a table, as wide as its cells need, so that scripts get them whole; at most as wide as a terminal.
 
-    On a terminal it is at most as wide as the terminal; elsewhere as wide as its cells need, so that scripts get them
-    whole.
+    The columns at the indexes `right` are numbers. A list in a cell has a line for each item.
     """
     print_all([table_of(columns, rows, right=right)])
 
@@ -222,7 +210,6 @@ def table_of(
 
 
 def print_all(parts: Sequence[Table | str]) -> None:
-    """Print tables and lines, one below the other."""
     from rich.console import Console
 
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
@@ -247,6 +234,10 @@ def renderable(part: Table | str) -> Table | Text:
 def _shown(cell: object) -> str:
     lines = cell if isinstance(cell, list) else [cell]
     return "\n".join(printable(str(line)) for line in lines)
+
+
+def or_dash(value: object) -> object:
+    return "-" if value is None else value
 
 
 def data_fields(data: bytes, name: str = "data") -> dict[str, str]:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.output import or_dash, print_table, say, say_json
 from polonaise.errors import BadOption, UnknownPartition
 
 partition = typer.Typer(
@@ -55,7 +55,7 @@ async def partition_describe(cluster: OpenCluster, number: _Number) -> None:
         say_json(found.document())
         return
     looking.print_rows([found.status], looking.partition_rows, as_json=False)
-    replicas = [(each.name, each.state, _known(each.session), _known(each.closing)) for each in found.replicas]
+    replicas = [(each.name, each.state, or_dash(each.session), or_dash(each.closing)) for each in found.replicas]
     say("")
     print_table(["replica", "state", "last session", "closing mark"], replicas, right=(2, 3))
     if found.required:
@@ -118,10 +118,7 @@ async def partition_replace(
 
 
 def _confirm_lost_spare(lost: str, *, yes: bool) -> None:
-    """Ask whether a change is to be made that leaves a partition nothing to spare. Raises `BadOption` if it is not.
-
-    `lost` is what it would not have to spare any more; nobody is asked if that is empty, or with `yes`.
-    """
+    """Ask whether a change is to be made that leaves a partition without `lost` to spare. Raises `BadOption` if not."""
     if not lost or yes:
         return
     try:
@@ -155,7 +152,3 @@ async def partition_cancel_change(cluster: OpenCluster, number: _Number) -> None
     """Take back a change of a partition's copies that is pending. One that has been made by now stays made."""
     value = await (await cluster.edits()).cancel(number)
     say(f"partition {number} has copies on {', '.join(value.members)}, and no change is pending")
-
-
-def _known(value: int | None) -> object:
-    return "-" if value is None else value

@@ -37,19 +37,16 @@ ReportFile = Annotated[
 
 
 class Output(NamedTuple):
-    """How the result of a job's run is put out: as tables or JSON on standard output, and perhaps into a file."""
+    """How the result of a job's run is put out."""
 
     as_json: bool
     """Whether the report is printed as JSON, and not as tables."""
     file: str | None
-    """The file that the report is also written to; None for none."""
+    """The file that the report is also written to, or None."""
 
 
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
-    """Do the work of a job under progress bars, then print its report: by `show`, or as JSON.
-
-    JSON, and the report in the file, tell also of a run that failed. Exit status 1 if the report is not well.
-    """
+    """Do the work of a job under progress bars, then print its report: by `show`, or as JSON, also of a failed run."""
     from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
 
@@ -84,10 +81,7 @@ def run_on_spark(
     address: str,
     look: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a job as `run_job` does, with a Spark session.
-
-    The log's address is checked, and `look` is called, before the session starts, which takes seconds.
-    """
+    """Run a job as `run_job` does, with a Spark session, after checking the log's address, and `look`."""
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: JobProgress) -> ReportT:

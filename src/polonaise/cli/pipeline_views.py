@@ -104,10 +104,7 @@ def views(
 
 
 def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
-    """Check view, table and policy as far as that is possible without a Spark session.
-
-    `there` says that the table has to exist. Raises what `policy_named`, `Declared.look` and `check_target` raise.
-    """
+    """Check view, table, which may have to be `there`, and policy as far as possible without a Spark session."""
     from polonaise.pipelines.targetaddress import check_target
     from polonaise.pipelines.viewsource import policy_named
 
@@ -141,7 +138,7 @@ def _say_commit(commit: Commit, as_json: bool) -> None:
 def say_undecodable(letters: Letters, where: str, *, now: bool = False, refused: str | None = None) -> None:
     """Print how many bodies did not decode, and how many rows the table can't hold, if any, and the first of them.
 
-    `where` and `refused` say where these are now; for `refused`, None stands for the same.
+    `where` and `refused`, None for the same, say where these are now.
     """
     bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
     _say_each(f"{bodies} not decode, {where}", letters.count, letters.named, now)

@@ -9,8 +9,7 @@ import typer
 from typer import Option
 
 from polonaise.cli import running
-from polonaise.cli.settingoptions import with_settings
-from polonaise.cli.tlsoptions import with_tls
+from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
 

@@ -11,11 +11,11 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import Json, say, say_json, tidy
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, CoordinatorOutdated
 from polonaise.terms import counted, partition_words
 
@@ -88,7 +88,6 @@ async def cluster_backup(
 
 
 def lack_told(lack: Lack) -> str:
-    """Return what to do about what the description lacks by which a cluster was made again."""
     remedies = []
     if lack.nodes:
         remedies.append(f"Add {', '.join(lack.nodes)} (polonaise storage add NAME HOST:PORT). ")

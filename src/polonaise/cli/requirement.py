@@ -51,7 +51,6 @@ async def topic_require(
 
 
 async def _require(cluster: OpenCluster, name: str | None, copies: int, zones: int) -> None:
-    """Change what is required of a topic or, without a name, of the whole cluster; print how partitions follow."""
     from polonaise.admin.requiring import require
     from polonaise.wire.copies import needed_text
 

@@ -27,7 +27,7 @@ Config = Annotated[
 UntilStdinEnds = Annotated[
     bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
-"""A hidden option for programs that start nodes: by a pipe, a node learns that its parent ended, even by kill -9."""
+"""Hidden, for programs that start nodes: by a pipe, a node learns that its parent ended, even by kill -9."""
 
 
 class UnwritableOutput(BadOption):
@@ -61,11 +61,7 @@ _OF_SETTINGS: Final = (BadOption, CertificateUnusable, ExtraMissing)
 
 @contextmanager
 def reading_settings() -> Iterator[None]:
-    """End the command with the exit status for wrong settings if the block finds some: a retry would not help.
-
-    Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
-    Other errors keep their status, because a retry may help, as with a disk that fails.
-    """
+    """End the command with the exit status for wrong settings if the block finds some: a retry would not help."""
     try:
         yield
     except _OF_SETTINGS as error:
@@ -75,10 +71,7 @@ def reading_settings() -> Iterator[None]:
 
 @contextmanager
 def telling_its_end(log_format: str) -> Iterator[None]:
-    """Tell the fault that ends the node, in a line of text or, with a log in JSON, in that log; raise `typer.Exit`.
-
-    The exit status is that for wrong settings if it is one of those, as in `reading_settings`.
-    """
+    """Tell the fault that ends the node, in a line of text or, with a log in JSON, in that log; raise `typer.Exit`."""
     try:
         yield
     except PolonaiseError as error:

@@ -1,7 +1,4 @@
-"""The `polonaise segment` commands: look at a storage node's files without the node.
-
-They change nothing and take no lock, so the node may be running.
-"""
+"""The `polonaise segment` commands: look at a storage node's files without the node, which may be running."""
 
 from __future__ import annotations
 
@@ -253,7 +250,6 @@ _PROMISES = ["directory", "partition", "fence", "joined", "prepared", "confirmed
 
 
 def _promise_fields(replica: Files, record: ControlRecord) -> dict[str, Any]:
-    """Return a partition's promises for JSON; `synced_segment` and `synced_offset` say where its evidence ends."""
     promises, evidence = record.promises, record.evidence
     return {
         "directory": replica.directory,
@@ -278,7 +274,6 @@ def _promise_row(fields: dict[str, Any]) -> list[object]:
 
 
 def _doubts(lost_above: TransactionId | None, untrusted_above: TransactionId | None) -> list[str]:
-    """Describe what a node doubts of its own copy."""
     doubts = [] if lost_above is None else [f"may have lost what was above {lost_above}"]
     return doubts if untrusted_above is None else [*doubts, f"does not trust what it holds above {untrusted_above}"]
 
@@ -294,7 +289,6 @@ def _replica_row(partition: PartitionId, replica: ReplicaReport) -> list[object]
 
 
 def _comparison_in_words(report: ComparisonReport) -> str:
-    """Describe what the replicas of a partition have in common, in one line for people."""
     sentence = f"partition {report.partition}: "
     if len(report.replicas) < 2:
         return sentence + "only one of these directories holds it"
@@ -340,11 +334,7 @@ def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
 
 
 def _one_of(replicas: list[Files], directory: str, partition: PartitionId | None) -> Files:
-    """Return the files of the partition; without one, of the only partition in the directory.
-
-    Raises `BadOption` if none is chosen and there is not exactly one, and `UnknownPartition` if the chosen one is not
-    there.
-    """
+    """Return the files of the partition, or of the only one. Raises `BadOption` and `UnknownPartition`."""
     if partition is None and len(replicas) == 1:
         return replicas[0]
     partitions = ", ".join(str(replica.partition) for replica in replicas) or "none"

@@ -8,11 +8,10 @@ import typer
 from typer import Argument
 
 from polonaise.cli import inputs, looking, running
+from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import say
-from polonaise.cli.settingoptions import with_settings
-from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
     help="Run servers, which own partitions, check locks, order, commit and feed; list and remove them.",

@@ -9,11 +9,10 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import looking, running
+from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import Json, say, say_either, say_json, tidy, while_read
-from polonaise.cli.settingoptions import with_settings
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ async def storage_move(
     order does not matter: the node may be moved before or after. What answers at the address is asked for its name
     first, and refused if it is another node. One with an empty disk is warned of if the cluster has copies on the node.
     """
-    from polonaise.admin.storagemoves import move_storage
+    from polonaise.admin.storagenodes import move_storage
 
     moved = await move_storage(cluster.host, cluster.coordinator, name, address, cluster.timeout_s)
     was = f", was {moved.before}" if moved.changed else " already: nothing was changed"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import Json, print_each, say_either
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import print_each, print_table, say, say_json
 from polonaise.errors import UnknownTopic
-from polonaise.terms import PARTITIONS_MAX, counted
+from polonaise.terms import PARTITIONS_MAX, counted, in_ranges
 
 if TYPE_CHECKING:
     from polonaise.admin.topics import Topic
@@ -67,7 +67,7 @@ async def topic_list(cluster: OpenCluster) -> None:
         topics,
         lambda each: each.document(),
         ["topic", "partitions", "ids", "owned", "required"],
-        lambda each: (each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners)), each.required or "-"),
+        lambda each: (each.name, len(each.ids), in_ranges(each.ids), sum(map(bool, each.owners)), each.required or "-"),
         right=(1, 3),
         as_json=cluster.as_json,
     )
@@ -97,18 +97,7 @@ async def topic_describe(cluster: OpenCluster, name: _Name) -> None:
 def _say_grown(cluster: OpenCluster, grown: Topic, added: int, what: str) -> None:
     partitions = counted(len(grown.ids), "partition")
     cluster.tell(
-        {**grown.document(), "added": added}, f"topic {grown.name} {what}: {partitions}, ids {_shown(grown.ids)}"
+        {**grown.document(), "added": added}, f"topic {grown.name} {what}: {partitions}, ids {in_ranges(grown.ids)}"
     )
     if not cluster.as_json and (unowned := grown.owners.count("")):
         say(f"{unowned} of them have no owner yet: a server that runs takes them within a minute")
-
-
-def _shown(ids: tuple[int, ...]) -> str:
-    """Return ids with each run of them shortened: `4-7, 9`."""
-    runs: list[list[int]] = []
-    for id in ids:
-        if runs and id == runs[-1][1] + 1:
-            runs[-1][1] = id
-        else:
-            runs.append([id, id])
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.running import UntilStdinEnds, say_ready, stop_when_stdin_ends
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.host.stopsignals import StopFlag, stop_signals_call
 
 zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
@@ -18,7 +18,6 @@ zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator
 _STOP_S = 12.0
 """Seconds that each ZooKeeper server gets to stop once standard input has ended: they stop one after the other."""
 _LOOK_S = 0.5
-"""Seconds between two checks that the ZooKeeper servers run."""
 
 
 @zookeeper.command("run")

@@ -67,11 +67,13 @@ class Batch:
     view: memoryview
     """The bytes of the batch, or of its copy without data."""
     length: int
+    """The length of `view` in bytes."""
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
     """The `FLAG_…` bits of the header, which say what sections the batch has."""
     partition: PartitionId
+    """The partition that the batch belongs to."""
     count: int
     """The number of transactions."""
     first: TransactionId
@@ -81,6 +83,7 @@ class Batch:
     commit_time_us: int
     """When the owner made the batch, in microseconds since 1970 (UTC); never less than the time of the batch before."""
     generation: Generation
+    """The generation of the owner."""
     data_bytes: int
     """The size of all bodies together, in bytes; the same in a copy without data."""
     registers_bytes: int
@@ -170,6 +173,7 @@ class Batch:
 
     @property
     def last(self) -> TransactionId:
+        """The id of the batch's last transaction."""
         return self.first + self.count - 1
 
     def _column(self, position: int) -> memoryview:
