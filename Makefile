@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 	echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLASSES := .venv/spark-classes.jsa
 
 SEEDS ?= 200
 START ?= 0
@@ -31,6 +32,10 @@ $(STAMP): pyproject.toml proving/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]' -e proving
 	touch $(STAMP)
 
+# Half of what each Spark of a test takes to start is saved by an archive of the classes that it loads.
+$(CLASSES): $(STAMP) tests/rigs/quickspark.py
+	PYTHONPATH=tests $(BIN)/python -m rigs.quickspark
+
 # Three processes for two cores: some tests wait rather than work. mypy has one core, so the tests do not wait for it.
 check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: under 2 minutes
 	$(BIN)/ruff format --check src proving tests benchmarks examples docs/site
@@ -43,7 +48,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 # Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
 # Three processes for two cores: some slow tests wait for what starts, or falls silent. Five were hardly quicker, and
 # each may have a Spark of its own.
-test: check ## all that a newcomer should see pass: about an hour on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
+test: check $(CLASSES) ## all that a newcomer should see pass: about an hour on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
 	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n $(PROCESSES) --dist worksteal --sample $(SAMPLE)
 	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
 

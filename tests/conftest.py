@@ -58,8 +58,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl
 def pytest_configure() -> None:
-    """For each Spark that is started here, or by a program that is: most of its start is what Java compiles."""
-    os.environ.setdefault(quickspark.VARIABLE, quickspark.OPTIONS)
+    """For each Spark that is started here, or by a program that is: most of a start is what Java loads and compiles."""
+    os.environ.setdefault(quickspark.VARIABLE, quickspark.options())
 
 
 @pytest.fixture

@@ -337,6 +337,7 @@ def test_a_close_that_is_broken_off_can_be_called_again() -> None:
     assert at > 5
 
 
+@pytest.mark.slow
 def test_a_log_outlives_a_thousand_alarms() -> None:
     def ring(*_: object) -> None:
         raise Limit

@@ -109,6 +109,7 @@ def _append() -> None:
         raise AppendUnknown("not decided by the deadline", log.append(b"x"))
 
 
+@pytest.mark.slow
 def test_unknown_is_told_as_unknown_by_a_pool_of_processes() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         appended = pool.submit(_append)

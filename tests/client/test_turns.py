@@ -200,6 +200,7 @@ def test_of_many_rivals_only_those_that_committed_last_are_remembered() -> None:
     turns.leave(turn)
 
 
+@pytest.mark.slow
 def test_what_is_remembered_of_the_feed_takes_four_bytes_for_each_transaction() -> None:
     """Also of batches with one transaction each. An object for each made a client grow for hours."""
     turns, turn = contending(B)

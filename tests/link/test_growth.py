@@ -216,6 +216,7 @@ async def cost_of(make: Callable[[int], Any], count: int) -> tuple[int, float]:
     return calls, min(took_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

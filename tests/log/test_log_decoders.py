@@ -173,6 +173,7 @@ def _inflict(machine: Machine, damage: tuple[int, str, int, bytes]) -> None:
         disk.overwrite(path, offset, disk.contents(path)[: size - offset])
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(done=damages)
 def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tuple[int, str, int, bytes]]) -> None:

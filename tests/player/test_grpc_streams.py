@@ -510,6 +510,7 @@ async def test_an_address_at_which_nobody_can_listen_is_refused(target: HeldTarg
         await Serving(target).server.start(place)
 
 
+@pytest.mark.slow
 async def test_a_player_that_reads_no_answers_is_not_read_from_for_ever(
     target: HeldTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

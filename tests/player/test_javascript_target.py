@@ -79,6 +79,7 @@ async def target(tmp_path: Path) -> Any:
     made.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_target_in_javascript_and_its_player_are_killed_and_nothing_is_missing_or_doubled(
     target: JavaScriptTarget, tmp_path: Path, seed: int

@@ -454,6 +454,7 @@ async def test_files_of_an_earlier_version_are_read_and_what_lies_behind_them_is
     assert await told_by(path) == {0: 3}
 
 
+@pytest.mark.slow
 async def test_a_memory_that_is_torn_at_any_byte_counts_without_its_last_step(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)

@@ -111,6 +111,7 @@ def test_what_is_written_around_a_secret_is_told(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

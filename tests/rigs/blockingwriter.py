@@ -18,6 +18,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -164,8 +165,12 @@ def files() -> list[Path]:
 # ------------------------------------------------------------------ what is made
 
 
+_source = cache(inspect.getsource)  # which takes a file apart for each
+_parsed = cache(ast.parse)
+
+
 def _class(twin: Twin, text: str) -> str:
-    own = next(each for each in ast.parse(text).body if isinstance(each, ast.ClassDef) and each.name == twin.name)
+    own = next(each for each in _parsed(text).body if isinstance(each, ast.ClassDef) and each.name == twin.name)
     mark = own.lineno + text.splitlines()[own.lineno :].index(f"    {BY_HAND}")
     by_hand = {each.name for each in own.body if isinstance(each, Function) and each.lineno > mark}
     lines = [f"class {twin.name}:", f"    {MADE.format(twin.of.__module__)}", ""]
@@ -177,8 +182,8 @@ def _class(twin: Twin, text: str) -> str:
 
 
 def _function(twin: Twin) -> str:
-    source = inspect.getsource(twin.of)
-    (node,) = ast.parse(source).body
+    source = _source(twin.of)
+    (node,) = _parsed(source).body
     assert isinstance(node, Function)
     lines = [_head(node, source), f"    {MADE.format(twin.of.__module__)}"]
     lines += _docstring(twin.name, inspect.getdoc(twin.of) or "", "    ")
@@ -203,7 +208,7 @@ def _members(twin: Twin) -> Iterator[_Member]:
     found: dict[str, _Member] = {}
     for base in reversed(twin.of.__mro__):
         if base.__module__.startswith("polonaise"):
-            for member in _members_of(inspect.getsource(base)):
+            for member in _members_of(_source(base)):
                 if member.doc or member.name not in found:  # else a base tells more
                     found[member.name] = member
     for member in found.values():
@@ -214,7 +219,7 @@ def _members(twin: Twin) -> Iterator[_Member]:
 
 
 def _members_of(source: str) -> Iterator[_Member]:
-    (node,) = ast.parse(source).body
+    (node,) = _parsed(source).body
     assert isinstance(node, ast.ClassDef)
     for each in node.body:
         if isinstance(each, Function) and each.name == "__init__":

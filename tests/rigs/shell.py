@@ -9,14 +9,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 
 import polonaise
 from polonaise.cli import main
 from polonaise.errors import BadOption
 from polonaise.testing import MemoryCluster
+
+get_command = cache(typer.main.get_command)
+"""What is made of all the commands takes longer than most of them, and is the same for each."""
 
 
 class Said(NamedTuple):
@@ -50,6 +55,7 @@ class Shell:
             monkeypatch.delenv(name, raising=False)
         self._real_connect = polonaise.connect
         monkeypatch.setattr(polonaise, "connect", self._connect, raising=False)
+        monkeypatch.setattr(typer.main, "get_command", get_command)
 
     def _connect(self, address: str) -> Any:
         if address.startswith(("embedded:", "polonaise:", "zookeeper:")):

@@ -296,6 +296,7 @@ async def test_a_server_without_partitions_is_not_ready_while_it_is_cut_off(leas
     await wait_until(lambda: face.not_ready() == "")
 
 
+@pytest.mark.slow
 @in_a_leased_pair
 async def test_the_other_server_takes_over_from_one_that_is_cut_off_and_no_append_fails(leased: Leased) -> None:
     await leased.start()

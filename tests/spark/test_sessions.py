@@ -71,10 +71,17 @@ def test_what_spark_submit_says_goes_before_our_settings(tmp_path: Path) -> None
 
 
 def test_what_tests_start_in_other_processes_starts_as_quickly(spark: SparkSession) -> None:
-    assert quickspark.OPTIONS == QUICK_START
+    assert quickspark.options().startswith(quickspark.QUICK)
     assert spark.sparkContext._jvm is not None
     asked = spark.sparkContext._jvm.java.lang.System.getenv(quickspark.VARIABLE)
     assert QUICK_START in asked
+
+
+def test_no_archive_of_classes_is_named_that_is_not_there_or_has_a_name_that_is_two_options(tmp_path: Path) -> None:
+    (tmp_path / "a b").write_bytes(b"")
+    (tmp_path / "ab").write_bytes(b"")
+    named = [quickspark.options(tmp_path / name) != QUICK_START for name in ("absent", "a b", "ab")]
+    assert named == [False, False, True]
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).parent / "contexts.py"
 
 
+@pytest.mark.slow
 def test_mypy_finds_just_the_wrong_uses() -> None:
     said, errors, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(FILE)])
     assert not errors, errors

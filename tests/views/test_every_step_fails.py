@@ -185,6 +185,7 @@ def refuse(engine: Engine, at: int, whose: Keeper) -> list[str]:
     return asked
 
 
+@pytest.mark.slow
 async def test_what_the_database_refuses_the_view_is_no_failure_of_the_application(
     url: str, drawn: Callable[[int], bool]
 ) -> None:

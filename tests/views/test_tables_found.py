@@ -478,6 +478,7 @@ OF_SQLITE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Did not recognize type")  # of SQLAlchemy
 def test_a_column_is_taken_if_it_loses_nothing_and_else_named_with_both_types(url: str) -> None:
     kinds = {"sqlite": OF_SQLITE, "postgresql": OF_POSTGRESQL, "mariadb": OF_MARIADB}
