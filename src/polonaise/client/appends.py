@@ -31,16 +31,14 @@ from polonaise.wire.copies import COPIES_VERSION, Needs
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
-"""The number of unsent transactions at which a context's append sends them at once, as far as the window has room, and
-not at the end of the turn of the event loop: the server then works on them while other contexts run."""
+"""Unsent transactions at which a context's append sends them at once, and not at the end of the turn of the event loop:
+the server works on them while other contexts run."""
 _NEEDS: Final = "an append that needs copies or zones"
 
 
 class _OutgoingGroup(NamedTuple):
-    """A group in columns, waiting to be sent."""
-
     after: int
-    """The number of transactions in `_unsent` that are sent before the group."""
+    """How many of `_unsent` are sent before the group."""
     receipt: Receipt
     group: Group
     mark: TransactionId
@@ -50,10 +48,9 @@ class _OutgoingGroup(NamedTuple):
 class PartitionAppends(PartitionCondition):
     """The appends of one client to one partition, from the call until their fate is known.
 
-    Appends may be made while the partition is mounted or not. They are sent while it is, mostly those of one turn of
-    the event loop together. Between mounts they wait, unsent, within the bounds of `ClientSettings`. What was sent on a
-    mount that ended, and is not in the log, is sent again on the next one, unless it may itself have ended mounts, or
-    needs what the next server does not know.
+    They are sent while the partition is mounted, mostly those of one turn of the event loop together. Between mounts
+    they wait, within the bounds of `ClientSettings`. What was sent on a mount that ended, and is not in the log, is
+    sent again on the next one, unless it may itself have ended mounts, or needs what the next server does not know.
     """
 
     def __init__(
@@ -64,38 +61,33 @@ class PartitionAppends(PartitionCondition):
         id: PartitionId | None = None,
         numbered_above: int = 0,
     ) -> None:
-        """Begin without appends. `id` is the partition's id in the cluster, by default its number.
-
-        `numbered_above` is added to the sequences of appends where they are told to others: on the wire and in the log.
-        """
+        """Begin without appends. `id` is the partition's id in the cluster, by default its number. `numbered_above` is
+        added to the sequences of appends on the wire and in the log."""
         super().__init__(partition, id)
         self._settings = settings
         self._window = AppendWindow()
         self._again: deque[SentFrame] = deque()
-        """Frames that were sent on earlier mounts, and wait to be sent again: what is pending of them is not in the
-        log."""
+        """Frames of earlier mounts, to be sent again: what is pending of them is not in the log."""
         self._send_again = True
-        """Whether what was sent on earlier mounts may be sent again."""
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
         self._process, self._thread = waiting.process, get_ident()
         self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
-        """The flushes under way, by request number: the highest sequence that each covers, and the future of its caller
-        (None if the flush was sent for no caller)."""
+        """By request number of a flush under way: the highest sequence that it covers, and the future of its caller, if
+        any."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
-        """The loop's time of the server's last news of sent appends, or of the sending that started `_idle_timer`."""
+        """The loop's time of the last news of sent appends, or of the sending that started `_idle_timer`."""
         self.client_id = client_id
         self._above = numbered_above
         self.generation: Generation = 0
-        """The generation of the latest mount that was ready, which every append carries; 0 before the first."""
+        """The generation of the latest mount that was ready; 0 before the first."""
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
 
     def identify(self, client_id: ClientId, numbered_above: int) -> None:
-        """Take the id of a client that had none before."""
         self.client_id, self._above = client_id, numbered_above
         self.turntaking.turns.client_id = client_id
 
@@ -103,7 +95,7 @@ class PartitionAppends(PartitionCondition):
         return self._stream is not None and self._has_room(taken)
 
     def _has_room(self, taken: int) -> bool:
-        """Return whether the bounds have room for another append: each slot of `admission` counts as a transaction."""
+        """Each slot of `admission` counts as a transaction."""
         outstanding, settings = self._outstanding, self._settings
         return (
             outstanding.count + taken < settings.outstanding_count_max
@@ -111,7 +103,6 @@ class PartitionAppends(PartitionCondition):
         )
 
     def _check_accepts(self) -> None:
-        """Raise `Overloaded` if the bounds have no room for another append, or the error that stopped the partition."""
         if not self._has_room(self.admission.taken):
             raise Overloaded(
                 f"{self._outstanding.count} transactions ({self._outstanding.bytes} bytes) of partition "
@@ -133,13 +124,9 @@ class PartitionAppends(PartitionCondition):
         operations: Operations = (),
         needs: Needs | None = None,
     ) -> Receipt:
-        """Register one append, to be sent at the end of this turn of the event loop or once it can be; return its
-        receipt.
-
-        The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
-        error that stopped the partition, `UnsupportedVersion` while mounted at a server that knows no `needs`, and as
-        `check_loop`.
-        """
+        """Register one append, to be sent at the end of this turn of the event loop or once it can be. The client
+        high-water mark None stands for what this client has applied. Raises `Overloaded`, the error that stopped the
+        partition, `UnsupportedVersion` while mounted at a server that knows no `needs`, and as `check_loop`."""
         # Once for all appends of a turn, as it costs a system call. Thread and process are compared each time: a
         # sending stays scheduled for as long as the server does not read.
         if not self._sends_soon or get_ident() != self._thread or waiting.process is not self._process:
@@ -158,10 +145,8 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def _needing(self, needs: Needs, count: int, size: int, operations: Operations) -> tuple[Receipt, Operations]:
-        """Return the receipt of an append with needs, and its operations with the row that tells the owner of them.
-
-        `size` is without that row. Raises `UnsupportedVersion` while mounted at a server that knows no needs.
-        """
+        """Return the receipt of an append with needs, and its operations with a row of them. `size` is without that
+        row."""
         if self._stream is not None:
             check_knows(self._stream.connection, COPIES_VERSION, _NEEDS)
         row = operation_of(needs)
@@ -174,7 +159,7 @@ class PartitionAppends(PartitionCondition):
         operations: Operations,
         needs: Needs | None = None,
     ) -> Receipt:
-        """Register a group in columns; return its receipt. Otherwise as `append`."""
+        """Register a group in columns; otherwise as `append`."""
         check_loop(self.loop)
         self._check_accepts()
         if needs is None:
@@ -188,11 +173,8 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
-        """Register what a context built; return the receipt.
-
-        The caller took a slot of `admission` for the append, and gives the slot back. Raises the error that stopped the
-        partition, and `UnsupportedVersion` while mounted at a server that knows no needs.
-        """
+        """Register what a context built. The caller took a slot of `admission`, and gives it back. Raises the error
+        that stopped the partition, and `UnsupportedVersion` as `append`."""
         if self.stopped:
             raise fresh(self.stopped)
         *others, (header, body) = draft.bodies
@@ -219,7 +201,7 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back an append that was not sent; return False if it was sent or is settled."""
+        """Take back an append that was not sent; return False if its fate stands."""
         if not self._outstanding.withdraw(receipt):
             return False
         tell([receipt])
@@ -227,13 +209,12 @@ class PartitionAppends(PartitionCondition):
         return True
 
     def _send_soon(self) -> None:
-        """Send the unsent appends at the end of this turn of the event loop, if the partition is mounted."""
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
             self.loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Send the unsent appends, as soon as the server has read enough of what it was sent before."""
+        """Send the unsent appends once the server has read enough of what it was sent before."""
         self._sends_soon = False
         stream = self._stream
         if stream is None or not self._has_unsent:
@@ -246,11 +227,10 @@ class PartitionAppends(PartitionCondition):
 
     @property
     def _has_unsent(self) -> bool:
-        """Whether there is something to send, or to send again."""
         return bool(self._unsent or self._unsent_groups or self._again)
 
     def _send_all(self, stream: Stream) -> None:
-        """Send as many of the unsent appends as the window has room for, first of all those that are sent again."""
+        """Send as many of the unsent appends as the window has room for."""
         if not self._has_unsent:
             return
         # Before younger ones, because an owner that has ordered one takes up no older one of the same client.
@@ -296,7 +276,7 @@ class PartitionAppends(PartitionCondition):
             self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
-        """Put the appends above sequence `sent`, which the window has no room for, back in front of the unsent ones."""
+        """Put the appends above sequence `sent` back in front of the unsent ones."""
         first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
         self._unsent = unsent[first:] + self._unsent
         self._unsent_groups = [
@@ -304,7 +284,7 @@ class PartitionAppends(PartitionCondition):
         ]
 
     def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
-        """Yield the frames of appends, and of groups in columns, each in one of its own, in the order of sequences."""
+        """Yield the frames of appends, and of groups, each in one of its own, in the order of sequences."""
         settings, start = self._settings, 0
         for after, receipt, group, mark, operations in groups:
             yield from frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max)
@@ -316,11 +296,9 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ mounts
 
     def open(self, stream: Stream, generation: Generation, window_bytes: int) -> None:
-        """Begin to send on a mount that is ready, under the generation of its answer.
-
-        What was sent before, and was not fed by now, is not in the log: it is sent again, or settled as failed.
-        `window_bytes` is how many bytes of appends may be undecided at the owner at a time.
-        """
+        """Begin to send on a mount that is ready, under the generation of its answer. What was sent before, and not fed
+        by now, is not in the log: it is sent again, or settled as failed. At most `window_bytes` of appends may be
+        undecided at the owner."""
         self._stream = stream
         self.generation = generation
         self._again.extendleft(reversed(self._window.open(window_bytes)))
@@ -335,11 +313,9 @@ class PartitionAppends(PartitionCondition):
         self._send()
 
     def _give_up_on_some(self) -> None:
-        """Settle as failed the appends that are not sent again, although the mount is ready.
-
-        Those are all, if a mount ended with an error that comes again with the same appends; else those up to the
-        youngest frame that was sent too often. Not that one alone: the owner might be in trouble for an older one.
-        """
+        """Settle as failed the appends that are not sent again, although the mount is ready. Those are all, if a mount
+        ended with an error that the same appends bring again; else those up to the youngest frame that was sent too
+        often: the owner might be in trouble for an older one."""
         again, may_send, self._send_again = self._again, self._send_again, True
         given_up = 0
         for frame in again:
@@ -350,10 +326,7 @@ class PartitionAppends(PartitionCondition):
         self._settled(self._outstanding.passed(given_up, self._cause()))
 
     def _give_up_unknown(self, stream: Stream) -> None:
-        """Settle as failed the appends with needs that an older server does not know, now that the mount is ready.
-
-        What was sent of them on an earlier mount is not in the log, and nothing of them is sent on this one.
-        """
+        """Settle as failed the appends with needs that an older server does not know."""
         try:
             check_knows(stream.connection, COPIES_VERSION, _NEEDS)
         except UnsupportedVersion as error:
@@ -365,11 +338,9 @@ class PartitionAppends(PartitionCondition):
             self._settled(settled)
 
     def shut(self, *, send_again: bool = True) -> None:
-        """Send nothing more until the next mount, because this one is over.
-
-        What was sent stays pending: the next mount brings it in the feed, or it is sent again; without `send_again` it
-        fails then. Flushes end with `ConnectionLost`, and their callers send them again.
-        """
+        """Send nothing more until the next mount, because this one is over. What was sent stays pending: the next mount
+        brings it in the feed, or it is sent again; without `send_again` it fails then. Flushes end with
+        `ConnectionLost`, and their callers send them again."""
         self._stream = None
         self.hindrance = None
         self._send_again = self._send_again and send_again
@@ -380,7 +351,7 @@ class PartitionAppends(PartitionCondition):
         fail_all(unanswered, ConnectionLost("the mount ended before the flush was answered"))
 
     def stop(self, error: PolonaiseError) -> None:
-        """Settle everything that is pending, end all other waits with this error, and refuse everything from now on."""
+        """Settle everything that is pending, and end all waits with this error, now and from now on."""
         if self.stopped:
             return
         self.stopped = error  # first: the callers of `flush` whose waits `shut` ends look at it
@@ -403,10 +374,8 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ what the server says
 
     def judge(self, batch: Batch) -> None:
-        """Read the fates of this client's appends from a fed batch.
-
-        Raises `ConsistencyLost` as `Outstanding.committed`.
-        """
+        """Read the fates of this client's appends from a fed batch. Raises `ConsistencyLost` as
+        `Outstanding.committed`."""
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)
@@ -439,7 +408,7 @@ class PartitionAppends(PartitionCondition):
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:
-        """Settle as failed the pending appends that an answered flush covered, and wake the caller of the flush."""
+        """Settle as failed the pending appends that an answered flush covered."""
         covered, answered = self._flushes.pop(request, (0, None))
         if covered:
             self._settled(self._outstanding.passed(covered, self._cause()))
@@ -447,10 +416,7 @@ class PartitionAppends(PartitionCondition):
             answered.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
-        """Wake the tasks that wait for these appends, which are settled; use the room that they leave.
-
-        Contexts that wait for room within the bounds are let in; unsent appends that wait for the window are sent.
-        """
+        """Wake the tasks that wait for these appends, which are settled; use the room that they leave."""
         self._heard_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:
@@ -463,11 +429,8 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ asking after appends
 
     def _flush_if_silent(self) -> None:
-        """Send a flush if nothing was heard for a while of appends that were sent, so that no fate stays unknown.
-
-        A server drops appends of an older mount without a word. Without a younger append behind them, or another mount,
-        nothing else settles those.
-        """
+        """Send a flush if nothing was heard for a while of appends that were sent. A server drops appends of an older
+        mount without a word, and without a younger append or another mount nothing else settles them."""
         self._idle_timer = None
         if self.stopped or not self._outstanding.awaited:
             return  # the next append that is sent starts the timer again
@@ -481,7 +444,7 @@ class PartitionAppends(PartitionCondition):
 
     @property
     def _sent_here(self) -> int:
-        """The highest sequence up to which everything that is pending was sent on the present mount."""
+        """The highest sequence up to which all that is pending was sent on the present mount."""
         return self._again[0].first - 1 if self._again else self._outstanding.sent
 
     def _send_flush(self, stream: Stream, answered: asyncio.Future[TransactionId] | None) -> None:
@@ -491,10 +454,7 @@ class PartitionAppends(PartitionCondition):
 
     async def flush(self, deadline_s: float | None) -> TransactionId:
         """Wait until the fate of everything appended so far is known; return the committed high-water mark then.
-
-        `deadline_s` is a time of the loop; None for no deadline. Raises `TimeoutError` after it, or the error that
-        stopped the partition.
-        """
+        `deadline_s` is a time of the loop. Raises `TimeoutError` after it, or the error that stopped the partition."""
         last = self._outstanding.next_sequence - 1
         while True:
             if self.stopped:

@@ -25,21 +25,19 @@ class ApplicationHost(RealHost):
         self._pid = os.getpid()
 
     def fail(self, error: BaseException) -> None:
-        """Log the error and call `on_fail`, which ends the client; leave the process alone."""
+        """Log the error and end the client by `on_fail`; leave the process alone."""
         _log.critical("this client stops: %s", error, exc_info=trace_of(error))
         if self.on_fail is not None:
             self.on_fail(error)
 
     def close(self) -> None:
-        """End the disk's threads, as `RealHost.close`. What is cancelled from now on ends nothing."""
+        """End the disk's threads. What is cancelled from now on ends nothing."""
         self._closed = True
         super().close()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Stop what runs here if the task died of an error, or was cancelled by somebody else.
-
-        An application may cancel all tasks of its loop. Nobody would do this one's work any more.
-        """
+        """End the client if the task died of an error, or was cancelled by somebody else: nobody would do its work any
+        more."""
         super()._done(task)
         if (
             task.cancelled()

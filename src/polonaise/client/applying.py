@@ -1,7 +1,7 @@
 """Applies the feed to the application's view: strictly by id, again after a failure, no faster than the view can.
 
-What was received and not applied is bounded by credit: bytes are given back to the server once the view has applied
-them, or when they are dropped. So a slow view stops its own feed, and no queue grows without bound.
+Bytes of the feed are given back to the server as credit once the view has applied them: a slow view stops its own feed,
+and no queue grows without bound.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ _A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
 class MarkOnly:
-    """Takes the feed of a client without a view: moves the client high-water mark, and drops the batches.
-
-    Such a client needs the feed, too: the fates of its appends come with it. Bodies stay at the server (LAZY).
-    """
+    """Takes the feed of a client without a view, which needs the fates of its appends: moves the mark, drops the
+    batches."""
 
     form = Form(BodyForm.LAZY)
     begins_by = ""
@@ -53,10 +51,8 @@ class MarkOnly:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Return the committed high-water mark, after which the feed starts.
-
-        Without a view, nobody needs what is in the log already.
-        """
+        """Return the committed high-water mark, after which the feed starts: nobody needs what is in the log
+        already."""
         mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
@@ -65,7 +61,6 @@ class MarkOnly:
         self._appends.trouble = error
 
     def offer(self, batch: Batch) -> None:
-        """Move the mark to the end of the batch, and give the batch's bytes back as credit."""
         self._mark.reach(batch.last)
         self.mounting.taken(batch.length)
 
@@ -73,10 +68,9 @@ class MarkOnly:
 class Applier:
     """Applies one partition's feed to the view: one transaction at a time, or in runs for a view with `apply_run`.
 
-    Two marks are kept apart. The view's own (`_view_mark`) is the last transaction that the view has applied. The
-    client's (`_mark`) may be further on: it passes over the library's own transactions, which only a view with
-    `takes_own` is given. Where a view stands, the view alone decides: it is asked after each failure, and a mark below
-    the last one that it named or reached has the feed start again from there.
+    The view's own mark (`_view_mark`) is the last transaction that the view has applied. The client's (`_mark`) may be
+    further on: it passes over the library's own transactions. Where a view stands, the view alone decides: it is asked
+    after each failure, and a mark below the last one has the feed start again from there.
     """
 
     begins_by = "the view to tell its high-water mark"
@@ -104,19 +98,18 @@ class Applier:
         self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._singly_until = NO_TRANSACTION
-        """The end of a run that failed: transactions up to this id are given to the view one by one."""
+        """The end of a run that failed: up to this id transactions are given to the view one by one."""
         self._view_mark = NO_TRANSACTION
-        """The view's own mark: what the view last named, or reached by applying."""
+        """What the view last named, or reached by applying."""
         self._own = takes_own(view)
         self._to_be_asked = False
-        """Whether the view's mark is asked for before anything else is applied."""
         self._was_away = False
-        """Whether the view was away when that was asked for."""
+        """Whether the view was away when it was to be asked."""
         self.form = form
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Ask the view for its mark, and return it: the feed has to start after it."""
+        """Ask the view for its mark, after which the feed starts."""
         mark = await self._ask_mark()
         self._mark.trouble = None
         self._view_mark = mark
@@ -124,17 +117,13 @@ class Applier:
         return mark
 
     def offer(self, batch: Batch) -> None:
-        """Queue a batch of the feed for `apply_all`."""
         # Bodies are requested now and awaited when the batch is applied: the requests run ahead of the view.
         fetch = None if batch.has_data else self._bodies.begin(batch, self._mark.value)
         self._queue.append((batch, fetch))
         self._arrived.set()
 
     async def apply_all(self) -> None:
-        """Apply the batches that arrive, until cancelled; run as a task.
-
-        Stops the partition, and returns, when a step raises a `PolonaiseError`.
-        """
+        """Apply the batches that arrive, until cancelled; run as a task. A `PolonaiseError` stops the partition."""
         apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
             await self._arrived.wait()
@@ -151,10 +140,8 @@ class Applier:
                 return
 
     def look(self, error: ViewUnavailable | ViewFailed | None) -> None:
-        """Have the view asked for its mark before anything is applied: it has gone back, or is away, as `error` says.
-
-        It is asked by the task that applies, because a mark that was asked for while a run was applied is no news.
-        """
+        """Have the view asked for its mark first: it has gone back, or is away, as `error` says. The task that applies
+        asks, because a mark that was asked for while a run was applied is no news."""
         if error is not None:
             self._note(error)
             self._was_away = True
@@ -162,7 +149,6 @@ class Applier:
         self._arrived.set()
 
     async def _ask_again(self) -> None:
-        """Go on from the view's mark, once it can be had."""
         was_away, told, before = self._was_away, self._mark.trouble, self._view_mark
         self._to_be_asked = self._was_away = False
         await self._follow_view()
@@ -177,7 +163,7 @@ class Applier:
             self.mounting.taken(queue.popleft()[0].length)
 
     async def _apply_each(self) -> None:
-        """Apply the first batch of the queue, one transaction after the other, until the view fails on one."""
+        """Apply the first batch of the queue, until the view fails on a transaction."""
         here, (batch, fetch) = task_here(), self._queue[0]
         bodies = None if fetch is None else await fetch.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
@@ -198,7 +184,6 @@ class Applier:
         self._succeeded()
 
     async def _apply_together(self) -> None:
-        """Apply one run of what has queued up."""
         run, through = await self._next_run()
         if not run:  # nothing but the library's own transactions
             self._mark.reach(through)
@@ -236,10 +221,7 @@ class Applier:
             await self._pause()  # the view took nothing, or went back: at once, it would mostly do the same again
 
     async def _until_done(self, doing: Awaitable[T], what: Applying | Asking) -> T:
-        """Await what the view is doing, and return the result.
-
-        Error messages, and after some seconds `Log.trouble`, tell meanwhile what the view does, and for how long.
-        """
+        """Await what the view is doing, of which error messages and `Log.trouble` tell meanwhile."""
         self._mark.applying = what
         try:
             return await doing
@@ -248,10 +230,8 @@ class Applier:
 
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
         """Return the next transactions for the view, within the bounds of a run, and the mark once they are applied.
-
-        That mark may be above the last transaction's id where the library's own transactions follow. Waits for bodies
-        only while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
-        """
+        The mark may be above the last id, by the library's own transactions. Bodies are waited for only while the run
+        is empty."""
         settings, through = self._settings, self._mark.value
         count_max = 1 if through < self._singly_until else settings.run_count_max
         run: list[Transaction] = []
@@ -274,10 +254,8 @@ class Applier:
         return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
-        """Return the transactions of a batch that the view is to be given: those above the client's mark.
-
-        `bodies` holds their data by id if the batch came without data; else it is None.
-        """
+        """Return the transactions of a batch that are above the client's mark; `bodies` has their data if the batch has
+        none."""
         if bodies is None:
             return batch.transactions(self._mark.value, own=self._own)
         return _with_bodies(batch, bodies, self._mark.value, self._own)
@@ -287,14 +265,9 @@ class Applier:
         self._mark.trouble = None
 
     async def _failed(self, transaction: TransactionId, error: Exception) -> None:
-        """Report the failure, pause, ask the view for its mark, and go on from there.
-
-        Raises the failure itself if it is `ViewUnfit`, and as `_ask_mark`. A `ViewUnavailable` is not reported to the
-        view's `failed`, because the transaction is not to blame.
-
-        The mark is asked for because it may have changed: the view may have applied the transaction before it failed,
-        another process may have moved the same store on, or a backup may have been restored.
-        """
+        """Report the failure, pause, ask the view for its mark, and go on from there. The mark may have changed: by the
+        failed transaction, by another process, or by a restored backup. Raises the failure itself if it is `ViewUnfit`,
+        and as `_ask_mark`."""
         if isinstance(error, ViewUnfit):
             raise error
         if isinstance(error, ViewUnavailable):
@@ -305,7 +278,7 @@ class Applier:
         await self._follow_view()
 
     async def _report(self, transaction: TransactionId, error: Exception) -> None:
-        """Call the view's `failed` for a transaction, and show the failure in `Log.trouble`."""
+        """Call the view's `failed`, and show the failure in `Log.trouble`."""
         text = (
             f"the view failed on transaction {transaction} of partition {self._partition}: {redacted_text(error, repr)}"
         )
@@ -322,7 +295,7 @@ class Applier:
             _log.error("the view's `failed` itself failed, %s: %s", where, what, exc_info=trace_of(trouble))
 
     def _note(self, error: ViewUnavailable | ViewFailed) -> None:
-        """Show in `Log.trouble` that the view can't go on; log it once, not for each try."""
+        """Show in `Log.trouble` that the view can't go on; log it once."""
         if self._mark.trouble is None or self._mark.trouble.text != error.text:
             _log.warning("partition %d waits for its view: %s", self._partition, error)
         self._mark.trouble = error
@@ -331,10 +304,7 @@ class Applier:
         await self._moved_to(await self._ask_mark())
 
     async def _moved_to(self, mark: TransactionId) -> None:
-        """Go on from the mark that the view named: further on, or back (its database was restored).
-
-        Raises `ClientAhead` for a mark that the log does not reach.
-        """
+        """Go on from the mark that the view named. Raises `ClientAhead` for one that the log does not reach."""
         # Back compared with its own mark. Compared with the client's, which passes over the library's own transactions,
         # a view that has not moved would seem to have gone back.
         before, self._view_mark = self._view_mark, mark
@@ -350,7 +320,7 @@ class Applier:
             self._mark.reach(mark)
 
     def _go_back(self, mark: TransactionId) -> None:
-        """Have everything above `mark` fed again, because the view lost what it had applied."""
+        """Have everything above `mark` fed again: the view lost what it had applied."""
         self._mark.value = mark
         # Dropped, because the new feed brings these batches again. Their bytes are given back before the rewind, whose
         # mount asks for the credit that is free then.
@@ -360,10 +330,8 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _ask_mark(self) -> TransactionId:
-        """Ask the view for its mark, again and again until it answers; return it.
-
-        Raises `ViewUnfit`, `Forked`, and `BadOption` for an answer that is no mark.
-        """
+        """Ask the view for its mark until it answers. Raises `ViewUnfit`, `Forked`, and `BadOption` for what is no
+        mark."""
         logged, here = "", task_here()
         while True:
             try:
@@ -395,11 +363,7 @@ class Applier:
 def _with_bodies(
     batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
 ) -> Iterator[Transaction]:
-    """Yield the transactions above id `after` of a batch that came without data.
-
-    Their data is from `bodies`, by id; empty for an id that is not there. The library's own transactions are left out
-    unless `own` is set.
-    """
+    """Yield the transactions above `after` of a batch without data, which is in `bodies` by id, or else empty."""
     partition, time_us = batch.partition, batch.commit_time_us
     rows = zip(batch.headers, batch.client_ids, batch.generations, batch.sequences, strict=True)
     skipped = max(0, after + 1 - batch.first)

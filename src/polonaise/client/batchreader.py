@@ -1,4 +1,5 @@
-"""Readers of one partition, in batches or transactions: one answer is consumed while the next are on their way."""
+"""Readers of one partition, in batches or transactions: several requests are on their way while an answer is
+consumed."""
 
 from __future__ import annotations
 
@@ -24,16 +25,13 @@ from polonaise.wire.messages import WHOLE, Batches, Read
 
 _log = logging.getLogger(__name__)
 _FUTURE_US: Final = 10_000_000
-"""A commit time is told to be of the future if it is later than now by this many microseconds: clocks may differ."""
+"""By how many microseconds a commit time is later than now if it is told to be of the future: clocks may differ."""
 
 
 class _PartRequest(NamedTuple):
-    """A request for a part of the range, under way."""
-
     first: TransactionId
     last: TransactionId
-    """The last id of the part. Batches that begin in the part are wanted; the answer may hold fewer. `WHOLE` for no
-    bound (one request at a time)."""
+    """Batches that begin up to this id are wanted; `WHOLE` for no bound (one request at a time)."""
     answer: asyncio.Task[Batches]
 
 
@@ -45,12 +43,11 @@ class BatchReader:
         async for batch in log.read_batches(partition=0):
             print(batch.first, batch.last, sum(batch.headers))
 
-    Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written
-    (with `with_data=False`, those of its columns). Raises `BatchDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError`
-    (another partition's batch) rather than yield anything else, and the same error again if it is used further. A wait
-    may be given up (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after
-    `DeadlineExceeded`. For one task at a time. If it is left before its end, close it with `aclose`, or leave it to the
-    garbage collector.
+    Ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written (with
+    `with_data=False`, those of its columns). Raises `BatchDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather
+    than yield anything else, and the same error again if it is used further. A wait may be given up
+    (`asyncio.wait_for(anext(reader), 1)`): the next one goes on from there, as it does after `DeadlineExceeded`. For
+    one task at a time. To leave it before its end, call `aclose`.
     """
 
     def __init__(
@@ -78,18 +75,17 @@ class BatchReader:
         self._first = after + 1
         self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
         self._end: TransactionId | None = until
-        """The last id that is wanted; None while not known, and for a reading that follows the log without end."""
+        """The last id that is wanted; None while not known, or without end."""
         self._end_known = False
         self._fruitless_s: float | None = None
-        """The loop's time since which answers have been empty although the range is not; None if the last one had
-        batches, or counting begins anew."""
+        """The loop's time since which answers have been empty although the range is not; None if they are not."""
         self._ahead: Ahead | None = None
         """Divides the rest of the range into parts; None while only one request at a time can be made."""
         self._batches: deque[Batch] = deque()
         self._under_way: deque[_PartRequest] = deque()
         self._done = False
         self._broken: PolonaiseError | None = None
-        """The error that ended the reading; None while it goes on, at its regular end, and after `aclose`."""
+        """The error that ended the reading."""
         self._has_waiter = False
 
     def __aiter__(self) -> Self:
@@ -118,7 +114,6 @@ class BatchReader:
         self._cancel_requests()
 
     def __del__(self) -> None:
-        """Cancel the requests under way of a reader that was left before its end."""
         for request in getattr(self, "_under_way", ()):
             if not request.answer.done():
                 # From whatever thread the garbage collector runs in. `RuntimeError`: the loop is closed.
@@ -168,7 +163,7 @@ class BatchReader:
             await asyncio.sleep(0)
 
     def _advance(self, request: _PartRequest, batches: list[Batch]) -> None:
-        """Move on past the batches of an answer, and learn from their size how large the next parts may be."""
+        """Move on past the batches of an answer, and learn how large the next parts may be."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
         if self._since_us:
@@ -182,16 +177,13 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _tell_future(self, batch: Batch) -> None:
-        """Warn, in the log of this process, if a reading by time begins with a batch that is of the future.
-
-        Commit times stand still there, because a batch was committed by a clock that was ahead: what is read, and what
-        is left out, has been chosen by times that are not those of the commits.
-        """
+        """Warn if a reading by time begins where commit times stand still, because a clock was ahead: it chooses by
+        them."""
         if text := future_times(self._partition, batch.first, batch.commit_time_us, self._requests.wall_us()):
             _log.warning("%s", text)
 
     def _request_rest_of(self, request: _PartRequest) -> None:
-        """Request what an answer left out of its part, before all else; drop the parts in which no batch can begin."""
+        """Request what an answer left out of its part; drop the parts in which no batch can begin."""
         if self._ahead is not None and self._first <= request.last:
             self._under_way.appendleft(self._request_part(self._first, request.last))
         while self._ahead is not None and self._under_way and self._under_way[0].last < self._first:
@@ -203,23 +195,16 @@ class BatchReader:
             self._under_way.pop().answer.cancel()
 
     async def _find_end(self) -> None:
-        """Set the end of the reading to the committed high-water mark, or to `until` if that is lower.
-
-        The owner is asked because it proves what is committed: an answer to a read may come from a server that has been
-        replaced, or that has just begun.
-        """
+        """Set the end of the reading: the committed high-water mark, or `until` if that is lower. The owner proves it;
+        an answer to a read may come from a server that has been replaced."""
         mark = await self._requests.high_water_mark(self._partition, self._timeout)
         self._end = mark if self._until is None else min(mark, self._until)
         self._end_known = True
         self._done = self._done or self._first > self._end
 
     async def _pause(self) -> None:
-        """Pause before a request is repeated.
-
-        Raises `DeadlineExceeded` once answers have been empty for `timeout` seconds, although the range is not empty.
-        After `DeadlineExceeded`, or when the caller gives up its wait, the next call begins with fresh requests and a
-        fresh timeout.
-        """
+        """Pause before a request is repeated. Raises `DeadlineExceeded` once answers have been empty for `timeout`
+        seconds."""
         now = asyncio.get_running_loop().time()
         if self._fruitless_s is None:
             self._fruitless_s = now
@@ -236,10 +221,8 @@ class BatchReader:
             raise
 
     def _checked(self, answer: Batches) -> list[Batch]:
-        """Return the batches of an answer, verified, each the successor of the one before. An error ends the reading.
-
-        Bytes are verified before successors: a batch damaged on its way must not look like a forked log.
-        """
+        """Return the batches of an answer, verified. An error ends the reading. Bytes are verified before successors: a
+        batch damaged on its way must not look like a forked log."""
         try:
             batches = split(answer.payload[0] if answer.payload else b"")
             return [batch for batch in batches if self._is_new(batch)]
@@ -249,10 +232,7 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch is the next one; False for one that brings nothing new.
-
-        Raises `ProtocolError` for another partition's batch, `OutOfOrder` for a gap, and `LogForked`.
-        """
+        """Whether the batch brings anything new. Raises `ProtocolError`, `OutOfOrder` or `LogForked`."""
         if batch.partition != self._id:
             raise ProtocolError(f"a batch of partition {batch.partition} answers a request for partition {self._id}")
         batch.partition = self._partition
@@ -262,7 +242,6 @@ class BatchReader:
         return self._continuity.follows(batch)
 
     def _send_requests(self) -> None:
-        """Send requests until `ClientSettings.reads_ahead` are under way; only one while `_ahead` is None."""
         if self._ahead is None:
             if not self._under_way:
                 self._under_way.append(self._request_part(self._first, WHOLE))
@@ -291,8 +270,8 @@ class BatchReader:
 
 
 class TransactionReader:
-    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`
-    and `Log.read_time`.
+    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read` and
+    `Log.read_time`.
 
     ::
 
@@ -300,9 +279,9 @@ class TransactionReader:
             print(tx.id, tx.data)
 
     The iteration ends at the end of the range, and never because of an error. A wait may be given up
-    (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after an error that may pass,
+    (`asyncio.wait_for(anext(reader), 1)`): the next one goes on from there, as it does after an error that may pass,
     such as `DeadlineExceeded`. Any other error is raised again if the reader is used further. For one task at a time.
-    If it is left before its end, close it with `aclose`, or leave it to the garbage collector.
+    To leave it before its end, call `aclose`.
     """
 
     # Not an asynchronous generator: any exception raised within one, even its caller's cancellation, ends it for good.
@@ -315,7 +294,6 @@ class TransactionReader:
         self._until = until
         self._since_us = since_us
         self._unread: Iterator[Transaction] = iter(())
-        """The transactions of the present batch that were not yielded yet."""
         self._broken: DataDamaged | None = None
 
     def __aiter__(self) -> Self:
@@ -342,7 +320,7 @@ class TransactionReader:
         await self._batches.aclose()
 
     def _wanted(self, batch: Batch) -> Iterator[Transaction]:
-        """Return the transactions of a batch that are in the range of ids, and not older than `since_us`."""
+        """Return the transactions of a batch that are in the range, and not older than `since_us`."""
         if batch.commit_time_us < self._since_us:
             return iter(())
         transactions, until = batch.transactions(self._after), self._until
@@ -352,7 +330,7 @@ class TransactionReader:
 
 
 def future_times(partition: PartitionId, id: TransactionId, commit_time_us: int, now_us: int) -> str:
-    """Return what is told if a commit time by which a transaction was chosen is of the future; else empty."""
+    """Return what is told of a commit time of the future by which a transaction was chosen; else empty."""
     if commit_time_us <= now_us + _FUTURE_US:
         return ""
     until = datetime.fromtimestamp(commit_time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")

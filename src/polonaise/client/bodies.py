@@ -1,4 +1,4 @@
-"""Fetches bodies that do not come with the feed: those that the application wants, ahead of their use."""
+"""Fetches bodies that do not come with the feed, ahead of their use."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polonaise.wire.fetches import FETCH_MAX, encode_fetch, parse_bodies
 _log = logging.getLogger("polonaise.client")
 
 _DAMAGED_MAX = 5
-"""Attempts to fetch bodies; when the last one brings damaged bodies, too, `DataDamaged` is raised."""
+"""Attempts to fetch undamaged bodies."""
 
 
 class BodyFetch:
-    """The fetch of those bodies of one batch that the application wants; waiting, under way, or ended."""
+    """The fetch of the bodies of one batch that the application wants."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 
@@ -38,7 +38,6 @@ class BodyFetch:
 
     @property
     def done(self) -> bool:
-        """Whether `bodies` returns, or raises, at once."""
         return self._fetched.done()
 
     async def bodies(self) -> dict[TransactionId, bytes]:
@@ -46,20 +45,16 @@ class BodyFetch:
         return await asyncio.shield(self._fetched)  # a wait that is given up must not cancel the fetch
 
     def succeed(self, bodies: dict[TransactionId, bytes]) -> None:
-        """End the fetch with these bodies, by id, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_result(bodies)
 
     def fail(self, error: PolonaiseError) -> None:
-        """End the fetch with this error, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
         """Divide the bodies into parts of at most `FETCH_MAX` bodies and `bytes_max` bytes, or of one larger body.
-
-        Returns (start, stop) of each part: positions in `transactions`, without `stop`.
-        """
+        Returns positions in `transactions`, as (start, stop)."""
         cuts, start, size = [], 0, 0
         for position, length in enumerate(self.lengths):
             if position - start == FETCH_MAX or (size and size + length > bytes_max):
@@ -93,11 +88,8 @@ class BodyFetcher:
         self._running = 0
 
     def begin(self, batch: Batch, after: TransactionId) -> BodyFetch:
-        """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
-
-        Bodies of transactions up to id `after` are left out: these are applied already. If the application's `wants`
-        raises, the fetch has failed with `BadOption`.
-        """
+        """Begin to fetch the wanted bodies, above id `after`, of a batch that came without data. If the application's
+        `wants` raises, the fetch has failed with `BadOption`."""
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
         try:
             positions = self._wanted(batch, after)
@@ -123,7 +115,7 @@ class BodyFetcher:
         return fetch
 
     def _wanted(self, batch: Batch, after: TransactionId) -> list[int]:
-        """Return the positions in the batch of the bodies to fetch. Raises what the application's `wants` raises."""
+        """Return the positions in the batch of the bodies to fetch. Raises what `wants` raises."""
         wants, first = self._wants, batch.first
         return [
             position
@@ -151,10 +143,7 @@ class BodyFetcher:
             self._start()
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
-        """Fetch bodies, check them against the CRCs of the feed, and return them by id.
-
-        Raises `DataDamaged` after `_DAMAGED_MAX` attempts, and as `Requests.ask`.
-        """
+        """Fetch bodies and check them against the CRCs of the feed. Raises `DataDamaged`, and as `Requests.ask`."""
         for _ in range(_DAMAGED_MAX):
             answer = await self._requests.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:

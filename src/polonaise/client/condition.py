@@ -1,4 +1,4 @@
-"""What a client knows of one partition, with words for error messages: mounted or why not, how far the view is."""
+"""What a client knows of one partition, with words for error messages."""
 
 from __future__ import annotations
 
@@ -14,50 +14,44 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.copies import Needs
 
 _SLOW_S: Final = 5.0
-"""Seconds of applying the same transactions after which a view is reported in `Log.trouble`."""
+"""Seconds of applying the same transactions after which a view counts as slow in `Log.trouble`."""
 
 
 class PartitionCondition:
-    """The condition of one partition, as this client knows it: the base of `PartitionAppends`.
-
-    Receipts, contexts and producers that waited for the partition in vain take the reason for their error from here.
-    """
+    """The condition of one partition, as this client knows it: the base of `PartitionAppends`."""
 
     def __init__(self, partition: PartitionId, id: PartitionId | None = None) -> None:
         """Begin with nothing known. `id` is the partition's id in the cluster, by default its number."""
         self.id = partition if id is None else id
         self.loop = own_loop()
-        """The client's event loop, the only one in which the partition may be used."""
+        """The event loop in which alone the partition may be used."""
         self.partition = partition
         self.mark = AppliedMark(NO_TRANSACTION)
         self.stopped: PolonaiseError | None = None
         """The error that stopped the partition for good; None while it goes on."""
         self.trouble: PolonaiseError | None = None
-        """Why the partition is not mounted; None while it is, and until the first attempt to mount it has failed."""
+        """Why the partition is not mounted; None while it is, and until the first attempt has failed. `Mounting` writes
+        it."""
         self.hindrance: PolonaiseError | None = None
-        """What keeps appends of a mounted partition from committing, by its server's word; None if nothing does."""
+        """What keeps appends of a mounted partition from committing, by its server's word; None for nothing."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
-        """A function that returns, in words, what an unmounted partition waits for; set by `Mounting`."""
+        """Returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.proofs: ProofRequests | None = None
-        """Asks for the proof that committed transactions are on the copies that they need; set by `Connected`, None
-        without a server to ask."""
+        """Asks for proofs of copies; set by `Connected`."""
         self.whereabouts: Callable[[], str] = lambda: ""
-        """A function that returns which process serves the log, as the end of a sentence; empty if that is not known.
-        Set by `Mounting`."""
+        """Returns which process serves the log, as the end of a sentence, or empty; set by `Mounting`."""
         self._outstanding = Outstanding()
         self._stream: Stream | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once it is proved that a committed transaction is on the copies, in the zones, that it needs.
-
-        Raises why that can't be known.
-        """
+        """Return once it is proved that a committed transaction is on the copies, in the zones, that it needs. Raises
+        why not."""
         if self.proofs is None:
             raise Closed("this partition is of no client that could ask its owner")
         await self.proofs.prove(id, needs)
 
     def obstacle(self) -> str:
-        """Return what keeps an append waiting, for the message of an error that ends the wait."""
+        """Return what keeps an append waiting, for a message."""
         if self._stream is None:
             last = self.trouble or self.mark.trouble  # the view's, because a mount begins with the view's mark
             trouble = f" (the last trouble: {last})" if last else ""
@@ -65,15 +59,12 @@ class PartitionCondition:
         return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.silence()}"
 
     def because(self) -> str:
-        """Return what keeps appends from being committed, as the end of a message; empty if nothing is known."""
+        """Return what keeps appends from being committed, as the end of a message; empty if not known."""
         cause = self._cause()
         return f"; what holds it up: {cause}" if cause else ""
 
     def silence(self) -> str:
-        """Return why sent appends are not answered, or else which process should answer, as the end of a message.
-
-        Empty if neither is known.
-        """
+        """Return why sent appends are not answered, or else which process should answer, as the end of a message."""
         return self.because() or self.whereabouts()
 
     def _cause(self) -> str:
@@ -81,7 +72,7 @@ class PartitionCondition:
         return cause.text if cause is not None else ""
 
     def lag(self) -> str:
-        """Return how far this client's view is, and what holds it up, for the message of an error that ends a wait."""
+        """Return how far this client's view is, and what holds it up, for a message."""
         applied = f"applied up to {self.mark.value}"
         if self.mark.trouble is not None:
             return f"{applied}; {self.mark.trouble}"
@@ -90,11 +81,8 @@ class PartitionCondition:
         return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     def views_trouble(self) -> PolonaiseError | None:
-        """Return why the application's view does not advance at the moment; None if nothing is known to be wrong.
-
-        A view that fails says why. A view whose database hangs raises nothing: it counts as trouble after `_SLOW_S`
-        seconds.
-        """
+        """Return why the view does not advance; None if nothing is known to be wrong. A view whose database hangs
+        raises nothing: it counts as trouble after `_SLOW_S` seconds."""
         applying, now_s = self.mark.applying, self.loop.time()
         if self.mark.trouble is None and applying is not None and now_s - applying.since_s >= _SLOW_S:
             return ViewUnavailable(f"partition {self.partition}: {applying.describe(now_s)}")

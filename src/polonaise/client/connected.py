@@ -48,17 +48,17 @@ Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 
 `given` is a tuple: the arguments of the context; the data given to `append`, or the group given to `append_group`,
 alone; empty for every other method, such as `read` or `flush`. What the function raises for an empty `given` is raised
-as `BadOption`, which says that the call has to give `partition=`. The function must return the same partition every
-time for the same piece of state: a lock means nothing outside its partition; and `partition_count` rises when a topic
-grows. Here it does not, and the first argument of each context is an account's number::
+as `BadOption`, which asks for `partition=`.
+
+It must return the same partition every time for the same piece of state: a lock means nothing outside its partition;
+and `partition_count` rises when a topic grows. Here it does not, and the first argument of each context is an account's
+number::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
 
 
 class _Partition(NamedTuple):
-    """What a client holds of one partition that it uses."""
-
     appends: PartitionAppends
     mounting: Mounting
 
@@ -91,34 +91,30 @@ class Connected:
         """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
         self._partitions: dict[PartitionId, _Partition] = {}
         self._appliers: dict[PartitionId, Applier] = {}
-        """By partition: what applies its feed to the view; empty for a client without a view."""
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
-        """The tasks of unfinished submissions, by number; `close` cancels them."""
+        """The tasks of unfinished submissions, by number."""
         self._lease_keepers: set[asyncio.Task[None]] = set()
-        """The tasks that renew leases; each ends with its lease, and all with `close`."""
+        """The tasks that renew leases."""
         self._routes: Routes
         self._links: Links
         self._requests: Requests
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
         self.whereabouts: Callable[[], str] = lambda: ""
-        """A function that returns which process serves the log, for error messages; empty if that is not known. Set by
-        the code that opens the log."""
+        """Returns which process serves the log, for messages, or empty. Set by the code that opens the log."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
-        """This client's id, unique in the cluster, given out by its coordinator; 0 before `start`, and while none can
-        be had. Only what appends, leases and views need it."""
+        """This client's id, unique in the cluster; 0 while its coordinator has given it none. Only what appends, leases
+        and views need it."""
         self._numbered_above = 0
-        """What this client's appends and leases are numbered above, for others: the time at which it got its id.
-
-        An older state of the coordinator gives an id out again. No append or lease of the client that has it besides
-        is taken for one of this client then, which would be told that its append is committed, or that it holds what
-        the other one does."""
+        """What this client's appends and leases are numbered above, for others: the time at which it got its id. A
+        coordinator that was put back to an older state gives an id out again. Without this, an append or a lease of the
+        other client with it would be taken for one of this client."""
         self._begun = False
-        """Whether `start` has got so far that there are connections to close."""
+        """Whether there are connections to close."""
         self._without_id: PolonaiseError | None = None
-        """Why this client has no id yet, although it has begun; None if it has one."""
+        """Why this client has no id although it has begun; None if it has one."""
         self.cluster_key: bytes = b""
         """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
         self.partition_count: int = 0
@@ -128,10 +124,10 @@ class Connected:
 
     @property
     def log_key(self) -> bytes:
-        """A key, 16 bytes, that no other log has: the cluster's key, or for a topic one made of that and the name.
+        """A key, 16 bytes, that no other log or topic has: the cluster's key, or for a topic one made of that and the
+        name.
 
-        What is kept from the log elsewhere, such as a view's marks, carries it: partition 0 of one topic is another
-        than that of the next.
+        What is kept from the log elsewhere, such as a view's marks, carries it.
         """
         return log_key_of(self.cluster_key, self.topic)
 
@@ -139,19 +135,19 @@ class Connected:
     def clock_ahead_s(self) -> float | None:
         """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind.
 
-        None before that was measured: a second or two after a server was first asked for something, and with servers
-        of a version before 0.2.
+        None until it was measured: a second or two after a server was first asked, and always with servers before
+        version 0.2.
         """
         return self._links.clock_ahead_s() if self._begun else None
 
     async def start(self) -> None:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
-        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that), and also if the
-        coordinator tells of the cluster and can give no id, as on a full disk: then this client reads, and what it
-        appends waits until it has one. Raises
-        what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable` and
-        `UnknownTopic`; `UnknownPartition` for `partitions` that the topic or cluster lacks, `Closed` after `close`, and
+        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). If the coordinator
+        can give no id, as on a full disk, this client reads, and what it appends waits until it has one.
+
+        Raises what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`
+        and `UnknownTopic`; `UnknownPartition` for `partitions` that there are not, `Closed` after `close`, and
         `BadOption` if the client was started before.
         """
         if self._closed:
@@ -167,7 +163,6 @@ class Connected:
             # Before the first mark is read: a view kept from another log refuses to tell it.
             tell_log(self._view, self.log_key)
         self._identified: asyncio.Future[None] = self._loop.create_future()
-        """Done once this client has its id."""
         try:
             self._identify(await self._discovery.unique_id())
         except (AccessDenied, CoordinatorUnavailable) as error:
@@ -189,7 +184,7 @@ class Connected:
             self._appends_of(partition)
 
     def _identify(self, client_id: ClientId) -> None:
-        """Take note of this client's id, which everything that writes has waited for."""
+        """Take this client's id, which everything that writes has waited for."""
         self.client_id, self._without_id = client_id, None
         self._numbered_above = self._host.clock.wall_us()
         for partition in self._partitions.values():
@@ -197,7 +192,6 @@ class Connected:
         self._identified.set_result(None)
 
     async def _keep_asking_for_an_id(self) -> None:
-        """Ask for an id until this client has one."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         while self._without_id is not None:
             await asyncio.sleep(backoff.pause_s(self._host.random.random()))
@@ -209,13 +203,12 @@ class Connected:
                 self._without_id = error
 
     def _own_id(self) -> ClientId:
-        """Return this client's id. Raises why it has none."""
         if self._without_id is not None:
             raise fresh(self._without_id)
         return self.client_id
 
     def _grow(self, count: int) -> None:
-        """Take note that the topic has more partitions; the view begins with them unless it was given a selection."""
+        """Take note that the topic has more partitions, which the view begins with unless it was given a selection."""
         before, self.partition_count = self.partition_count, count
         if self._closed or self._fault is not None or self._view is None or self._wanted_partitions is not None:
             return
@@ -223,10 +216,11 @@ class Connected:
             self._appends_of(partition)
 
     async def close(self) -> None:
-        """Close the client: end its tasks, submissions and connections, and close its view.
+        """Close the client, its tasks, submissions, connections and view.
 
-        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not. A second call
-        does nothing.
+        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not.
+
+        A second call does nothing.
         """
         if self._closed:
             return
@@ -254,10 +248,9 @@ class Connected:
             await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
-        """Stop every partition, those in use and those to come, because this client can't be trusted any more.
+        """Stop every partition, those to come included: this client can't be trusted any more.
 
-        Called for a mistake of this library's own, and when this process can host its embedded log no more, such as
-        after the nodes that it hosted have stopped themselves.
+        Called for a mistake of this library's own, and when this process can host its embedded log no more.
         """
         if self._closed or self._fault is not None:
             return
@@ -295,10 +288,9 @@ class Connected:
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
         """Return the partition's appends; begin to mount the partition at its first use.
 
-        For None the partitioner chooses, by `given`; without one, it is the only partition. Raises `BadOption`, what
-        the partitioner raises, and at the first use `UnknownPartition`, `Closed`, as `check_loop`, and the client's
-        `failure`. Later uses of a number check none of that: the methods of a stopped partition's appends raise by
-        themselves.
+        For None the partitioner chooses, by `given`. Raises `BadOption`, what the partitioner raises, and at the first
+        use `UnknownPartition`, `Closed`, as `check_loop`, and the client's `failure`: afterwards the methods of stopped
+        appends raise by themselves.
         """
         if partition is None:
             partition = self._choose(given)
@@ -360,7 +352,7 @@ class Connected:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 
     async def cluster_topics(self) -> ClusterTopics:
-        """Return the partitions of the whole cluster, its own ones and its topics': for archives, which go by ids.
+        """Return the partitions of the whole cluster, its own ones and its topics'.
 
         Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
         """
@@ -368,10 +360,11 @@ class Connected:
         return await self._discovery.topics()
 
     async def servers_health(self) -> dict[str, dict[str, Any] | PolonaiseError]:
-        """Return the health report of each server that is registered or expected, or why there is none, by address.
+        """Return the health report of each server, or why there is none, by address.
 
-        A client that finds its cluster by servers knows those in its address and the owners. Raises
-        `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
+        Of a cluster that is found by servers, those in its address and the owners.
+
+        Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
         """
         self._check_open()
         try:
@@ -402,7 +395,6 @@ class Connected:
         return self._routes.id_of(self._checked(partition))
 
     def _checked(self, partition: PartitionId) -> PartitionId:
-        """Return the number as a plain integer. Raises `BadOption`, `UnknownPartition`, `Closed`, as `check_loop`."""
         self._check_open()
         check_loop(self._loop)
         if not isinstance(partition, int) or isinstance(partition, bool):

@@ -13,22 +13,18 @@ from polonaise.wire.copies import Needs
 
 
 class CopiedReceipt(Receipt):
-    """The receipt of an append that needs copies, or zones. As `Receipt`, but `done` only once these are proved.
-
-    `committed` says whether the append is in the log, `proved` whether what it needs is proved as well: the owner is
-    asked for the proof only while somebody awaits the receipt. Where it can be had no more, awaiting raises
-    `CopiesUnproved`.
-    """
+    """The receipt of an append that needs copies, or zones: as `Receipt`, but `done` only once these are proved.
+    `committed` says whether the append is in the log. The owner is asked for the proof while somebody awaits the
+    receipt; where it can be had no more, awaiting raises `CopiesUnproved`."""
 
     __slots__ = ("needs", "proved")
 
     def __init__(self, condition: PartitionCondition, count: int, size: int, needs: Needs) -> None:
         super().__init__(condition, count, size)
         self.needs = needs
-        """What the append needs."""
         self.proved = False
-        """Whether it is proved that the append is on as many copies, in as many zones, as it needs; False while nobody
-        has awaited the receipt."""
+        """Whether the append is proved to be on the copies and zones that it needs; False while nobody has awaited the
+        receipt."""
 
     @property
     def done(self) -> bool:
@@ -37,7 +33,7 @@ class CopiedReceipt(Receipt):
 
     @property
     def error(self) -> PolonaiseError | None:
-        """The error that awaiting the receipt raises at present; None while it would go on waiting, and once proved."""
+        """The error that awaiting the receipt raises; None while it would go on waiting, and once proved."""
         if self.id >= 0 and not self.proved and self._condition.stopped is not None:
             return self.unproved(str(self._condition.stopped))
         return super().error
@@ -49,17 +45,13 @@ class CopiedReceipt(Receipt):
         return self
 
     async def wait(self, deadline_s: float | None) -> None:
-        """Wait until the receipt is settled (`done`). As `Receipt.wait`; raises `CopiesUnproved` as well."""
+        """As `Receipt.wait`; raises `CopiesUnproved` as well."""
         async with asyncio.timeout_at(deadline_s):
             await super().wait(None)
             if self.failure is None:
                 await self._prove()
 
     async def _prove(self) -> None:
-        """Wait until the owner has proved that as many replicas as the append needs have synced it.
-
-        Raises `CopiesUnproved` if that can't be found out any more.
-        """
         if self.proved:
             return
         check_loop(self._condition.loop)
@@ -70,7 +62,7 @@ class CopiedReceipt(Receipt):
         self.proved = True
 
     def unproved(self, why: str) -> CopiesUnproved:
-        """Return the error for an append that is committed, while what it needs is not proved."""
+        """Return the error for an append that is committed, and not proved."""
         later = "await the error's receipt to wait on"
         if self._condition.stopped is not None:
             later = "this client can't wait for the proof any more, and a new one finds the append under that id"
@@ -81,10 +73,8 @@ class CopiedReceipt(Receipt):
         )
 
     async def applied(self, timeout: float | None = None) -> None:
-        """Wait until the append has succeeded and this client's own view has applied it. Else as `Receipt.applied`.
-
-        Raises `CopiesUnproved` instead of `DeadlineExceeded` while the append is committed and not proved.
-        """
+        """As `Receipt.applied`; raises `CopiesUnproved` instead of `DeadlineExceeded` while the append is committed and
+        not proved."""
         try:
             await super().applied(timeout)
         except DeadlineExceeded as error:
@@ -93,5 +83,4 @@ class CopiedReceipt(Receipt):
             raise self.unproved(self.late(timeout)) from error
 
     def late(self, timeout: float | None) -> str:
-        """Return why a wait of so many seconds has ended without the proof."""
         return f"the {timeout or 0:g} s are over{self._condition.because()}"

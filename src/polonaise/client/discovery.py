@@ -1,7 +1,6 @@
 """The port through which a client learns its cluster's key, partitions and assignment, and gets a unique id.
 
-Adapters: `coordination.Coordinator`, which asks the coordinator itself, and `client.serverdiscovery.ServerDiscovery`,
-which asks servers. The test driver has its own.
+Adapters: `coordination.Coordinator`, `client.serverdiscovery.ServerDiscovery`, and the test driver's.
 """
 
 from __future__ import annotations
@@ -26,41 +25,33 @@ class Described(Protocol):
 
 
 class ClusterShape(NamedTuple):
-    """The key of a cluster and the number of the log's own partitions, as a server told them."""
+    """The key of a cluster, 16 bytes, and the number of the log's own partitions, as a server told them."""
 
     key: bytes
-    """The cluster key, 16 bytes."""
     partitions: int
 
 
 class Discovery(Protocol):
-    """The source from which a client learns about its cluster.
-
-    Every call may raise `PolonaiseError`, and may be repeated after that.
-    """
+    """The source from which a client learns about its cluster. Calls may raise `PolonaiseError`, and be repeated
+    then."""
 
     @property
     def trouble(self) -> str:
-        """Why the call under way has no answer yet, as far as that is known; empty if nothing is: for messages of who
-        waits no longer."""
+        """Why the call under way has no answer yet; empty if not known."""
 
     async def describe(self) -> Described:
         """Return the cluster's description."""
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic, in a description that is not older than the one that is `known`.
-
-        `total` is a number of partitions of the whole cluster that the description must have at least. Raises
-        `UnknownTopic` if there is no such topic now.
-        """
+        """Return the partitions of a topic, in a description not older than the one that is `known`. The whole cluster
+        has `total` partitions at least in it. Raises `UnknownTopic`."""
 
     async def topics(self) -> ClusterTopics:
         """Return the partitions of the whole cluster, its own ones and its topics', read from the coordinator for this
         call."""
 
     async def server_addresses(self) -> set[str]:
-        """Return the addresses of the servers that are registered or are to be there, also of those without partitions;
-        as far as it knows them."""
+        """Return the addresses of the servers that are registered or are to be there, as far as it knows them."""
 
     async def unique_id(self) -> int:
         """Return a number that nobody in the cluster was given before."""
@@ -69,10 +60,7 @@ class Discovery(Protocol):
         """Return the assignment as currently known, which may be older than one that was returned before."""
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Wait until the assignment's version is above `version`, and return the assignment.
-
-        Waits for ever unless the caller sets a deadline.
-        """
+        """Wait, without a deadline, for an assignment whose version is above `version`."""
 
     async def close(self) -> None:
-        """Release all connections and other resources. No method may be called after this one."""
+        """Release all connections and other resources; no method may be called afterwards."""

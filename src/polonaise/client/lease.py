@@ -25,10 +25,9 @@ from polonaise.wire.leases import (
 )
 
 _ASK_S: Final = 0.2
-"""The longest pause, in seconds, before a lease that another holder has is asked for again: one that is released is
-taken within about this time."""
+"""The longest pause, in seconds, before a lease that another holder has is asked for again."""
 _PER_DURATION: Final = 4
-"""How often a lease is renewed within its duration, so that some renewals may fail or come late."""
+"""How often a lease is renewed within its duration, so that some renewals may fail."""
 
 
 class Lease:
@@ -40,13 +39,13 @@ class Lease:
             while lease.held:
                 ...
 
-    The owner of the partition grants it, and keeps it in memory: nothing is appended to the log. This client renews it
-    until it is released, or can't be renewed for the time of its duration. Both sides count by their own clock, this
-    one from before each request, and with a margin: so it stops to count itself the holder before another one can be.
+    The owner of the partition grants it, and keeps it in memory; this client renews it until it is released, or can't
+    be renewed for its duration. Both sides count by their own clock, this one from before each request, and with a
+    margin: it stops to count itself the holder before another one can be.
 
-    **A lease is for liveness, not for safety.** It keeps two processes from doing the same at the same time as long as
-    clocks run at about the same speed, and nobody is stopped between a look at `held` and what is done next. Where two
-    must never happen, guard the effect itself by a fence, such as the epoch of a `Producer`.
+    **A lease is for liveness, not for safety.** It keeps two processes from doing the same as long as clocks run at
+    about the same speed, and nobody is stopped between a look at `held` and what is done next. Where two must never
+    happen, guard the effect itself by a fence, such as the epoch of a `Producer`.
     """
 
     def __init__(
@@ -61,15 +60,13 @@ class Lease:
         tasks: set[asyncio.Task[None]],
         failure: Callable[[], PolonaiseError | None],
     ) -> None:
-        """Made by `Log.lease`. `failure()` says why the client has failed."""
         self.name = name
-        """The lease's name."""
         self.partition = partition
         """The partition whose owner grants it."""
         self.duration_s = duration_s
-        """For how many seconds it is held without being renewed."""
+        """The seconds for which it is held without being renewed."""
         self.holder = holder
-        """The number by which the owner knows this holder: no other lease object has it, in any process."""
+        """The number by which the owner knows this holder, which no other lease object has."""
         self._host = host
         self._requests = requests
         self._note = note
@@ -82,21 +79,19 @@ class Lease:
         self._waiting: list[asyncio.Future[None]] = []
         self._why = "it was never held"
         self._silent_since_s: float | None = None
-        """When the first request was made that has had no answer, nor any after it; None if the last one had one."""
+        """When the first request was made that has had no answer, nor any after it; None if there is none."""
 
     @property
     def held(self) -> bool:
-        """Whether this is the holder, by this process's clock: true for no longer than others respect it.
-
-        False in a forked child: the holder is its parent.
-        """
+        """Whether this is the holder, by this process's clock: true for no longer than others respect it. False in a
+        forked child."""
         return self._keeper is not None and self._tenure.holds(self._now_s()) and not is_inherited(self._loop)
 
     async def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the lease is held. Returns at once if it is.
 
-        After a change of the partition's owner a lease can be had only once its duration has passed, by those who do
-        not hold it: the new owner does not know who does. So it is when an embedded log is opened again.
+        After a change of the partition's owner, as when an embedded log is opened again, those who do not hold it can
+        have it only once its duration has passed: the new owner does not know who does.
 
         Raises `DeadlineExceeded` after `timeout` seconds (without one, waits until the client is closed), `BadOption`
         if the name is held for another duration, `UnsupportedVersion` if the servers are too old, and `Closed`.
@@ -122,7 +117,7 @@ class Lease:
             self._acquiring = False
 
     async def _acquire(self, obstacle: list[str]) -> None:
-        """Ask until the lease is held; keep in `obstacle` what it waits for."""
+        """Ask until the lease is held; keep in `trouble` what it waits for."""
         while True:
             began_s = self._now_s()
             pause_s = _ASK_S
@@ -149,7 +144,7 @@ class Lease:
             await asyncio.sleep(pause_s * (0.75 + self._host.random.random() / 4))
 
     async def lost(self) -> str:
-        """Wait until the lease is not held any more, and return why. Returns at once if it is not held."""
+        """Wait until the lease is not held any more, and return why."""
         check_loop(self._loop)
         while self._keeper is not None:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -162,10 +157,9 @@ class Lease:
         return self._why
 
     async def release(self) -> None:
-        """Give the lease up: others can have it at once. Does nothing if it is not held.
+        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child.
 
-        It is not held any more as soon as this is called. If the owner can't be told, the lease runs out by itself.
-        Does nothing in a forked child, either.
+        If the owner can't be told, the lease runs out by itself.
         """
         if is_inherited(self._loop):
             return
@@ -194,7 +188,6 @@ class Lease:
     # ------------------------------------------------------------------ renewals
 
     async def _keep(self) -> None:
-        """Renew the lease until it is lost."""
         trouble = ""
         next_s = self._now_s() + self.duration_s / _PER_DURATION
         while True:
@@ -244,7 +237,6 @@ class Lease:
             self._end(str(self._failure() or "this client was closed"))
 
     def _end(self, why: str) -> None:
-        """Stop to count as the holder."""
         if self._keeper is None:
             return
         self._keeper = None
@@ -254,7 +246,6 @@ class Lease:
         wake(waiting)
 
     def _meaning(self, answered: AnsweredLease) -> str:
-        """Return what an answer means for this holder, as a text."""
         left_s = answered.remaining_ms / 1000
         match answered.answer:
             case LeaseAnswer.HELD:
@@ -278,7 +269,7 @@ class Lease:
 
 
 def checked_lease(name: str, duration_s: float, note: bytes) -> tuple[str, float, bytes]:
-    """Return the arguments of a lease. Raises `BadOption` for any that no lease can have."""
+    """Return the arguments of a lease. Raises `BadOption`."""
     if not isinstance(name, str):
         raise wrong("name", name, "a lease's name is text")
     size = len(encoded("name", name))

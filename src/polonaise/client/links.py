@@ -1,4 +1,4 @@
-"""A client's connections: to a server one stream, for messages in order, and on demand a second connection for bulk."""
+"""A client's connections: to each server one stream, for messages in order, and on demand one for bulk."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
-"""Returns a future that is done when the assignment changes; raises an error if that names a later owner by now."""
+"""Returns a future that is done when the assignment changes; raises an error once that names a later owner."""
 
 
 class MountedPartition(Protocol):
-    """The receiver of one partition's messages on a stream."""
+    """Receives one partition's messages on a stream."""
 
     def receive(self, stream: Stream, message: Message, request: int) -> None: ...
 
@@ -31,15 +31,12 @@ class MountedPartition(Protocol):
 
 
 class Stream:
-    """The stream connection to one server, shared by all partitions that the client has mounted there.
-
-    `sequence` tells the server which of this client's connections is the latest: messages on an older one are void.
-    """
+    """The stream connection to one server, shared by all partitions that the client has mounted there. `sequence` tells
+    the server which connection of this client is the latest: messages on an older one are void."""
 
     def __init__(self, host: Host, address: str, sequence: int) -> None:
         self._host = host
         self._waiting_for_room: list[Callable[[], None]] = []
-        """The functions to call when the connection is writable again."""
         self.address = address
         self.sequence = sequence
         self._last_request = 0
@@ -47,31 +44,27 @@ class Stream:
         self.connection: Connection
 
     def next_request(self) -> int:
-        """Return a new request number, unique on the stream: no answer is taken for another partition's."""
+        """Return a request number that is new on the stream: no answer is taken for another partition's."""
         self._last_request = self._last_request % 0xFFFF_FFFF + 1
         return self._last_request
 
     def received(self, _: Connection, message: Message, request: int, partition: int) -> None:
-        """Pass a message to its partition; drop it if the partition is not mounted here any more."""
+        """Pass a message to its partition, if that is mounted here still."""
         mounted = self.partitions.get(partition)
         if mounted is not None:
             mounted.receive(self, message, request)
 
     def closed(self, _: Connection, error: PolonaiseError) -> None:
-        """Tell every partition on this stream that the connection has closed."""
         for mounted in list(self.partitions.values()):
             mounted.lost(self, error)
 
     def close_unless_used(self) -> None:
-        """Close the stream if no partition is mounted on it. Called when one has moved to another server."""
+        """Close the stream if no partition is mounted on it, as when one has moved to another server."""
         if not self.partitions:
             self.connection.close()
 
     def when_writable(self, resume: Callable[[], None]) -> None:
-        """Call `resume` when the server has read enough for the connection to be writable again.
-
-        `resume` is not called if the connection closes before.
-        """
+        """Call `resume` when the connection is writable again, unless it closes before."""
         self._waiting_for_room.append(resume)
         if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
@@ -87,8 +80,6 @@ class Stream:
 
 
 class Links:
-    """The connections of one client to the servers that own partitions."""
-
     def __init__(
         self, host: Host, client_id: Callable[[], ClientId], cluster_key: bytes, settings: ClientSettings
     ) -> None:
@@ -103,32 +94,25 @@ class Links:
         self._attempts: dict[tuple[Kind, str], asyncio.Future[None]] = {}
         self._closed = False
         self._clock: PeerClock | None = None
-        """The clock of a server, as it was measured last over a connection that is closed by now."""
+        """The latest measure of a server's clock, whose connection may be closed by now."""
 
     async def stream(self, address: str, route: Route) -> Stream:
-        """Return the open stream to a server; connect if there is none.
-
-        Raises the error of `route`, `ConnectionLost`, the error with which either side refuses the connection, or
-        `Closed` after `close`.
-        """
+        """Return the open stream to a server; connect if there is none. Raises the error of `route`, `ConnectionLost`,
+        an error of either side's refusal, or `Closed` after `close`."""
         while (stream := self._streams.get(address)) is None or stream.connection.closed:
             await self._wait_connected("stream", address, route)
         return stream
 
     async def bulk(self, address: str, route: Route) -> Connection:
-        """Return the open bulk connection to a server; otherwise as `stream`.
-
-        For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
-        """
+        """Return the open bulk connection to a server; otherwise as `stream`. For requests with large answers, which
+        must not delay the feed."""
         while (connection := self._bulk.get(address)) is None or connection.closed:
             await self._wait_connected("bulk", address, route)
         return connection
 
     def clock_ahead_s(self) -> float | None:
-        """Return how far the clock of this machine is ahead of a server's, in seconds; None before it was measured.
-
-        A measure holds also after its connection was closed: it was taken against the monotonic clock.
-        """
+        """Return how far this machine's clock is ahead of a server's, in seconds; None before it was measured. A
+        measure is taken against the monotonic clock, so it holds after its connection was closed."""
         self._note_clocks()
         if self._clock is None:
             return None
@@ -136,34 +120,30 @@ class Links:
         return (clock.wall_us() - int(clock.monotonic_s() * 1e6) - self._clock.offset_us) / 1e6
 
     def wall_us(self) -> int:
-        """Return the time by a server's clock, in microseconds UTC; by this machine's before that was measured."""
+        """Return the time by a server's clock, or else by this machine's, in microseconds UTC."""
         return self._host.clock.wall_us() - int((self.clock_ahead_s() or 0.0) * 1e6)
 
     def _note_clocks(self) -> None:
-        """Keep the latest measure of a server's clock."""
         for connection in self._connections():
             measured = connection.clock.measured
             if measured is not None and (self._clock is None or measured.at_s > self._clock.at_s):
                 self._clock = measured
 
     def close(self) -> None:
-        """Close all connections, and make no more."""
         self._closed = True
         for connection in self._connections():
             connection.close()
 
     async def gone(self) -> None:
-        """Wait, after `close`, until the connections have ended; see `link.connection.gone`."""
+        """Wait, after `close`, until the connections have ended."""
         await link.gone(self._connections())
 
     def _connections(self) -> list[Connection]:
         return [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]
 
     async def _wait_connected(self, kind: Kind, address: str, route: Route) -> None:
-        """Wait for one attempt to connect, shared by all that want this connection at the same time.
-
-        Raises as `stream`. The attempt goes on when the wait for it ends because of the route.
-        """
+        """Wait for one attempt to connect, shared by all that want this connection. Raises as `stream`. The attempt
+        goes on when a wait ends because of the route."""
         if self._closed:
             raise Closed("this client was closed: connect a new one")
         attempt = self._attempts.get((kind, address))
@@ -204,7 +184,7 @@ class Links:
         self._streams[address] = stream
 
     def _forget_closed(self) -> None:
-        """Drop the connections that have closed: a server that comes back may have another address every time."""
+        """Drop closed connections: a server that comes back may have another address every time."""
         self._note_clocks()
         self._streams = {address: stream for address, stream in self._streams.items() if not stream.connection.closed}
         self._bulk = {address: connection for address, connection in self._bulk.items() if not connection.closed}
@@ -228,7 +208,7 @@ class Links:
 
 
 def check_knows(connection: Connection, version: int, what: str) -> None:
-    """Raise `UnsupportedVersion` if the server at the other end speaks no protocol version from `version` on."""
+    """Raise `UnsupportedVersion` if the server speaks no protocol version from `version` on."""
     assert connection.peer is not None
     if connection.peer.version_max < version:
         raise UnsupportedVersion(
@@ -238,6 +218,6 @@ def check_knows(connection: Connection, version: int, what: str) -> None:
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
+    """Drop an answer that came after its request's deadline. Raises `ProtocolError` for another message."""
     if not request:
         raise ProtocolError(f"a server sent {type(message).__name__} on a bulk connection, and not to answer a request")

@@ -47,14 +47,14 @@ from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read,
 Ts = TypeVarTuple("Ts")
 
 _NONE: Final = 0
-"""The default number of copies and of zones: no need."""
+"""The default of `copies` and `zones`."""
 
 
 class Serializer(Protocol):
     """Converts the application's values into transaction bodies, and back."""
 
     def encode(self, value: Any) -> bytes:
-        """Return the body, bytes, of a transaction that carries this value."""
+        """Return the body of a transaction that carries this value."""
 
     def decode(self, data: bytes) -> Any:
         """Return the value from which `encode` made this body."""
@@ -72,10 +72,10 @@ class Log(ReadableLog):
             receipt = await log.run(withdraw, 1, 30, partition=0, timeout=10)
             await receipt.applied()
 
-    Every wait ends: a call without a deadline of its own ends with `close`, which settles every pending append, as
-    unknown (`AppendUnknown`) if it was sent. Giving up a wait, by cancellation or by a deadline, leaves nothing behind,
-    and changes the fate of no append that was sent. The client reconnects, remounts and follows partitions to other
-    servers by itself; no transaction is lost or doubled through that.
+    A call without a deadline of its own ends with `close`, which settles every pending append, as unknown
+    (`AppendUnknown`) if it was sent. Giving up a wait, by cancellation or by a deadline, changes the fate of no append
+    that was sent. The client reconnects, remounts and follows partitions to other servers by itself; no transaction is
+    lost or doubled through that.
 
     Parameters (`polonaise.connect` takes the same without the first two, and the topic as a part of the address):
 
@@ -135,7 +135,6 @@ class Log(ReadableLog):
         self._submissions = 0
         self._leases = 0
         self.serializer = serializer
-        """The serializer that the log was connected with; None without one."""
 
     # ------------------------------------------------------------------ contexts
 
@@ -160,10 +159,10 @@ class Log(ReadableLog):
 
             receipt = await log.run(withdraw, 1, 30, partition=0, timeout=10)
 
-        The client high-water mark is taken before the context runs. When another transaction has meanwhile changed
-        what the context's locks cover, the context runs again as soon as this client has applied that transaction
-        (after other contexts that wait for the same locks). It also runs again after failures that may pass. Waits
-        while the partition is not ready or has too many appends outstanding.
+        The context runs on what the view has applied. When another transaction has meanwhile changed what its locks
+        cover, it runs again as soon as this client has applied that transaction (after other contexts that wait for the
+        same locks), as it does after failures that may pass. Waits while the partition is not ready or has too many
+        appends outstanding.
 
         `timeout` is in seconds, over all runs; without one, `run` goes on until the client is closed. Raises:
 
@@ -189,9 +188,8 @@ class Log(ReadableLog):
     ) -> Submission:
         """Run a context as `run` does, in a task of its own; return its `Submission` at once.
 
-        Raises at once `Overloaded` when `ClientSettings.submissions_max` submissions are unfinished, `BadOption` for an
-        invalid argument, `UnknownPartition`, and `Closed`. Errors of the run itself are raised by awaiting the
-        submission.
+        Raises at once `Overloaded` at `ClientSettings.submissions_max` unfinished submissions, `BadOption`,
+        `UnknownPartition`, and `Closed`. Awaiting the submission raises what `run` raises.
         """
         self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
@@ -220,22 +218,21 @@ class Log(ReadableLog):
     ) -> Once:
         """Run `context(tx, *args)` as `run` does, unless that was done under this key before.
 
-        Returns what was done, now or then (`Once.repeated` tells which). For requests that bring a key of their own
-        and may come twice (`docs/web-services.md`):
+        Returns what was done, now or then (`Once.repeated` tells which). For requests that bring a key of their own and
+        may come twice (`docs/web-services.md`):
 
         ::
 
             done = await log.once(idempotency_key, withdraw, 1, 30, request=body, partition=0, timeout=10)
 
         The client's view keeps the keys of a partition together with what the contexts returned, as JSON
-        (`SqlView.once_table`). Of several calls with one key at the same time, the first one appends and the others
-        return what it did. A context that abandons or raises leaves the key free. `request`, such as the body of the
-        request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
+        (`SqlView.once_table`). A context that abandons or raises leaves the key free. `request`, such as the body of
+        the request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
 
         `timeout` is in seconds. Raises what `run` raises, `ViewUnavailable` when the view's database can't be asked for
-        the key, and `BadOption` for an invalid key, for a view that keeps no keys, for a context that calls
-        `Draft.need`, and for a returned value that is not JSON or is too large. After `AppendUnknown` call again with
-        the same key: the answer says what became of the append.
+        the key, and `BadOption` for an invalid key, a view that keeps no keys, a context that calls `Draft.need`, and a
+        returned value that is no JSON or too large. After `AppendUnknown` call again with the same key: the answer says
+        what became of the append.
         """
         self._check_run(context, timeout)
         view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
@@ -275,17 +272,16 @@ class Log(ReadableLog):
         which its locks are judged; by default, what this client has applied.
 
         With `copies` or `zones` the append succeeds only once so many engaged replicas, in so many zones, have synced
-        it: the receipt waits for the proof. Awaiting it raises `InsufficientReplicas`, with nothing written, if the
-        replicas of the present session can't be as many; `CopiesUnproved` if the append is in the log and the proof
-        can't be had any more; and `UnsupportedVersion`, with nothing written, if the server does not know such appends.
-        While the partition is mounted at such a server, `append` itself raises that.
+        it. Awaiting the receipt raises `InsufficientReplicas`, with nothing written, if those of the present session
+        can't be as many; `CopiesUnproved` if the append is in the log and the proof can't be had any more; and
+        `UnsupportedVersion`, with nothing written, if the server does not know such appends (`append` raises it while
+        mounted there).
 
-        A failed append is not tried again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
+        Never waits, and tries nothing again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
         `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.
-        An append that is invalid or too large is refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`,
-        `UnknownPartition`, `Closed`, or the error that stopped the partition. Never waits: raises `Overloaded` when too
-        much is outstanding, and then `await log.ready(partition)` waits for room. All appends of one turn of the event
-        loop are sent together.
+        Refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`, `UnknownPartition`, `Closed`, or the error
+        that stopped the partition, is what is invalid; with `Overloaded` what is too much at a time: `await
+        log.ready(partition)` waits for room.
         """
         appends = self._appends_of(partition, (data,))
         if self._encode is not None:
@@ -322,9 +318,9 @@ class Log(ReadableLog):
             receipt = await log.append_group(Group.of([b"1 100", b"2 50"]), partition=0)
             receipt.ids  # one after the other
 
-        The group's bodies go into the log as they are, without the client's serializer. `expectations` and `changes`
-        belong to the group as a whole, as do `copies` and `zones`, which are those of `append`. Raises what `append`
-        raises, and `BodyTooLarge` for a group past `Limits`.
+        The bodies go into the log as they are, without the client's serializer. `expectations`, `changes`, `copies` and
+        `zones`, as in `append`, are of the whole group. Raises what `append` raises, and `BodyTooLarge` for a group
+        past `Limits`.
         """
         appends = self._appends_of(partition, (group,))
         if not isinstance(group, Group):
@@ -338,8 +334,8 @@ class Log(ReadableLog):
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what the partition waits for; and `ClientAhead`, or
-        another error that stopped the partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition, such as
+        `ClientAhead`.
         """
         appends = self._appends_of(partition)
         deadline_s = deadline_in(timeout, self._loop)
@@ -351,10 +347,10 @@ class Log(ReadableLog):
             ) from appends.trouble
 
     async def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of every append made to the partition so far is known.
+        """Wait until the fate of every append made to the partition so far is known; their receipts have it.
 
         Returns the partition's committed high-water mark at that time. Raises `DeadlineExceeded` after `timeout`
-        seconds, and the error that stopped the partition. Says nothing of how the appends ended: their receipts do.
+        seconds, and the error that stopped the partition.
         """
         appends = self._appends_of(partition)
         deadline_s = deadline_in(timeout, self._loop)
@@ -375,8 +371,7 @@ class Log(ReadableLog):
             producer = await log.producer("billing", partition=0)
             await producer.append(producer.last_sequence + 1, b"invoice 17")
 
-        Raises `BadOption` for a name that is empty or longer than a register's key allows, `RegistersFull` when the
-        partition has no room for the producer's register, and `DeadlineExceeded` after `timeout` seconds (default
+        Raises `BadOption` for an invalid name, `RegistersFull`, and `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
         self._check_open()
@@ -395,9 +390,9 @@ class Log(ReadableLog):
                 while lease.held:
                     ...
 
-        `duration_s`, 1 to 60 seconds, is for how long it is held without being renewed: after the death of a holder
-        others wait for so long. All that ask for a name must give the same. `note` is for whoever lists the leases.
-        Raises `BadOption`, `UnknownPartition`, `Closed`.
+        `duration_s`, 1 to 60 seconds, is for how long it is held without being renewed, and others wait after the death
+        of a holder; the same for all that ask for the name. `note` is for whoever lists the leases. Raises `BadOption`,
+        `UnknownPartition`, `Closed`.
         """
         checked = checked_lease(name, duration_s, note)
         return Lease(
@@ -408,7 +403,7 @@ class Log(ReadableLog):
     async def list_leases(
         self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
     ) -> list[ListedLease]:
-        """Return the leases of the partition that are held, by anybody, and whose names begin with `prefix`.
+        """Return the leases of the partition that anybody holds and whose names begin with `prefix`.
 
         Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
@@ -430,10 +425,10 @@ class Log(ReadableLog):
         """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
 
         `view` is a `SqlView`: each transaction counts exactly once in its database. Or `handler` is a coroutine
-        function that is given each transaction in order, at least once. All members of a group give the same.
-        `lease_s`, 1 to 60 seconds, is for how long others wait for a member that has died or hangs; the same for all.
-        A transaction, a view's run or a take-over that takes longer than `progress_s_max` seconds is told as trouble in
-        `WorkerGroup.health`, and not broken off. Raises `BadOption`, `Closed`.
+        function that is given each transaction in order, at least once. `lease_s`, 1 to 60 seconds, is for how long
+        others wait for a member that has died or hangs. All members give the same. A transaction, a view's run or a
+        take-over that takes longer than `progress_s_max` seconds is told as trouble in `WorkerGroup.health`. Raises
+        `BadOption`, `Closed`.
         """
         checked_group(name, view, handler, lease_s, progress_s_max)
         self._check_open()
@@ -444,7 +439,7 @@ class Log(ReadableLog):
         )  # fmt: skip
 
     def _next_holder(self) -> int:
-        """Return a number by which owners know one who holds leases: no other one has it, in any process."""
+        """Return a number by which owners know one who holds leases, which no other one has."""
         client_id = self._own_id()
         self._leases += 1
         return client_id << 32 | (self._numbered_above + self._leases) % 2**32
@@ -454,7 +449,7 @@ class Log(ReadableLog):
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
         """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
 
-        Without a view, the last id that this client was fed, or the committed high-water mark at which its feed began.
+        Without a view, the last id that it was fed, or the committed high-water mark at which its feed began.
         """
         return self._appends_of(partition).mark.value
 
@@ -463,8 +458,7 @@ class Log(ReadableLog):
     ) -> None:
         """Wait until this client's view has applied `id`.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what holds up the view; and the error that stopped the
-        partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition.
         """
         appends = self._appends_of(partition)
         checked_id("id", id)
@@ -481,8 +475,8 @@ class Log(ReadableLog):
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """Return the partition's committed high-water mark; -1 for an empty partition.
 
-        The owner proves it after the request arrived, so it is never older than this call. Raises `DeadlineExceeded`
-        after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Proved by the owner after the request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         return await self._requests.high_water_mark(self._usable(partition), self._answer_s(timeout))
 
@@ -511,10 +505,9 @@ class Log(ReadableLog):
 
         A server may end the wait before `timeout`: after its `ServerSettings.read_wait_s_max`, 30 seconds by default.
 
-        Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
-        after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
-        raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
-        `ClientSettings.answer_s_max` seconds.
+        Returns the committed high-water marks of those that answered first and have moved on; an empty dict after
+        `timeout` seconds, or at once if no partition is given. Raises `DeadlineExceeded` when an owner has not answered
+        within `timeout` plus `ClientSettings.answer_s_max` seconds.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
         if not above:
@@ -544,8 +537,8 @@ class Log(ReadableLog):
     ) -> bytes | None:
         """Return the value of a register; None if the register is absent.
 
-        The owner proves it after the request arrived, so it is never older than this call. Raises `BadOption` for an
-        invalid key, and `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Proved by the owner after the request arrived. Raises `BadOption` for an invalid key, and `DeadlineExceeded`
+        after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return await self._requests.register(self._usable(partition), checked_key(key), self._answer_s(timeout))
 
@@ -554,12 +547,11 @@ class Log(ReadableLog):
     ) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, with their values, in the order of their keys.
 
-        The owner proves them after each request arrived, in pages of up to 4,096 registers or about 256 KiB. All of one
-        page is of one moment. A register that changes between two pages is returned with its old or its new value; one
-        that is present all the time is returned, and none is returned twice. The library's own registers are included:
-        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks, those with `group/` to
-        worker groups. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all
-        pages (default `ClientSettings.answer_s_max`).
+        In pages of up to 4,096 registers or about 256 KiB, each of one moment and proved by the owner after its request
+        arrived. A register that changes meanwhile is returned with its old or its new value. The library's own
+        registers are included: keys under `producer/` are producers', under `spark/` Spark sinks', under `group/`
+        worker groups'. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over
+        all pages (default `ClientSettings.answer_s_max`).
         """
         readable, checked = self._usable(partition), checked_key(prefix)
         return await self._requests.registers(readable, checked, self._answer_s(timeout))
@@ -567,8 +559,7 @@ class Log(ReadableLog):
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """Return the health report of the server that owns the partition: a parsed JSON document.
 
-        Its field `client` is of this client: `clock_ahead_s`, how far the clock of this machine is ahead of its
-        server's (see the property of this name). Raises `DeadlineExceeded` after `timeout` seconds (default
+        Its field `client` has this client's `clock_ahead_s`. Raises `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
         answer = await self._requests.ask(self._usable(partition), Health(), HealthIs, self._answer_s(timeout))
@@ -582,11 +573,11 @@ class Log(ReadableLog):
     ) -> tuple[TransactionId, bool]:
         """Have the storage nodes drop, for good, some of the history below id `before`; repeat until done.
 
-        Meant for `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of
-        the verified fragments. Returns the first id that all storage nodes of the session still hold, and whether
-        nothing is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other
-        fragments or another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after
-        `timeout` seconds (default `ClientSettings.answer_s_max`).
+        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
+        verified fragments. Returns the first id that all storage nodes of the session still hold, and whether nothing
+        is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other fragments or
+        another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after `timeout` seconds
+        (default `ClientSettings.answer_s_max`).
         """
         request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
         answer = await self._requests.ask(self._usable(partition), request, LogTrimmed, timeout_s)
@@ -595,9 +586,8 @@ class Log(ReadableLog):
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Return why a partition is stopped, is not mounted, commits nothing, or why its view does not advance.
 
-        When disks are full or a quorum is missing, the error names the storage nodes. A view that has been applying the
-        same transaction or run for 5 s counts as trouble, too. None if no trouble is known at the moment, or if the
-        partition was never used.
+        None if nothing is known, or the partition was never used. When disks are full or a quorum is missing, the error
+        names the storage nodes. A view that has been applying the same for 5 s counts as trouble, too.
         """
         used = self._partitions.get(partition)
         if used is None:
@@ -611,7 +601,7 @@ class Log(ReadableLog):
 
 
 def _give_up(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel those of these tasks that are not done, and mark the errors of the others as seen."""
+    """Cancel these tasks; mark the errors of those that are done as seen."""
     for task in tasks:
         task.cancel()
         task.add_done_callback(retrieve)

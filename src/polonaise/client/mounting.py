@@ -1,7 +1,7 @@
 """Keeps one partition mounted: finds its owner, mounts, takes the feed, and begins again whenever a mount ends.
 
-A mount is one attempt on one stream (`_Attempt`). Its end, for whatever reason, is a value (`_Ended`); what is known of
-the feed outlives it in a `Subscription`, so the next mount goes on where this one stopped.
+A mount is one attempt on one stream (`_Attempt`), and its end a value (`_Ended`). What is known of the feed outlives it
+in a `Subscription`.
 """
 
 from __future__ import annotations
@@ -59,26 +59,21 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
-mounted again, but for those of `_HOPELESS_AT_FIRST` and those with which `Mounting.stop` was called."""
+"""Errors that no pause mends: a mount that ends with one stops the partition."""
 _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
 """Errors that stop the partition if it was never mounted: then they say that this side was set up wrongly."""
 
 
 class Form(NamedTuple):
-    """The form in which a mount asks for bodies: with the feed, on request, or by header."""
-
     form: BodyForm = BodyForm.INLINE
     filter_mask: int = 0
     filter_value: int = 0
 
 
 class FeedTaker(Protocol):
-    """The receiver of a feed: passes batches to the application's view, or only moves the client high-water mark."""
-
     form: Form
     begins_by: str
-    """What `begin` waits for, in words, for error messages; empty if it waits for the partition's owner."""
+    """What `begin` waits for, in words for messages; empty if it is the partition's owner."""
 
     async def begin(self) -> TransactionId:
         """Return the mark after which the feed has to start."""
@@ -88,17 +83,14 @@ class FeedTaker(Protocol):
 
 
 _OF_APPENDS = (ProtocolError, BodyTooLarge, TooManyLocks)
-"""Errors with which a server refuses appends for what they are, so that it would refuse them again."""
+"""Errors with which a server refuses appends for what they are, as it would again."""
 _OF_THE_LINK = (FrameDamaged, FrameTooLarge)
-"""Those among them that are no fault of the appends: a frame changed on its way, as its checksum or length shows."""
+"""Those among them that are no fault of the appends: a frame changed on its way."""
 
 
 class _Ended(NamedTuple):
-    """Why a mount, or an attempt to mount, is over."""
-
     error: PolonaiseError
     pause: bool = True
-    """Whether to pause before the next one."""
     told: bool = False
     """Whether the server has refused with this error; False for what was noticed here."""
 
@@ -110,14 +102,14 @@ class _Attempt:
     stream: Stream
     request: int
     generation: Generation
-    """The generation of the owner, as the assignment says, or the answer to the mount if that names a later one."""
+    """The owner's, by the assignment, or by the answer to the mount if that is later."""
     ended: asyncio.Future[_Ended]
     heard_s: float
     """The loop's time at which the mount began, or last made progress: feed received, or credit given back."""
     ready: bool = False
-    """Whether the owner has answered READY, so that appends may be sent."""
+    """Whether the owner has answered READY: appends may be sent."""
     silence: asyncio.TimerHandle | None = None
-    """The timer of the next check whether the mount makes progress; None without one."""
+    """The next check whether the mount makes progress."""
 
     def end(self, error: PolonaiseError, *, pause: bool = True, told: bool = False) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
@@ -126,10 +118,7 @@ class _Attempt:
 
 
 def _harmful(attempt: _Attempt) -> bool:
-    """Return whether the server has refused what was sent on this mount for what it is, as it would the next time.
-
-    Whatever else ended the mount was no fault of the appends: a connection that broke, or bytes that changed on it.
-    """
+    """Return whether the server has refused what was sent on this mount for what it is, as it would the next time."""
     # Before READY nothing was sent; a cancelled wait leaves no reason.
     if not attempt.ready or not attempt.ended.done():
         return False
@@ -138,12 +127,9 @@ def _harmful(attempt: _Attempt) -> bool:
 
 
 class Mounting:
-    """Keeps this client's mount of one partition.
-
-    Messages are handled in the order of their arrival, at once and without awaiting: an answer settles everything that
-    the feed before it did not bring, so the two must not be taken in another order. Messages of a mount that is over
-    are ignored, because the next mount settles what they would have said.
-    """
+    """Keeps this client's mount of one partition. Messages are handled in the order of their arrival, without awaiting:
+    an answer settles everything that the feed before it did not bring. Those of a mount that is over are ignored: the
+    next one settles what they would have said."""
 
     def __init__(
         self,
@@ -156,7 +142,8 @@ class Mounting:
         identified: asyncio.Future[None],
         own_id: Callable[[], ClientId],
     ) -> None:
-        """Begin with `keep_mounted`. `identified` is done once the client has its id, and `own_id` raises why not."""
+        """Begin with `keep_mounted`. `identified` is done once the client has its id; `own_id` raises why it has
+        none."""
         self._host = host
         self._identified = identified
         self._own_id = own_id
@@ -171,16 +158,15 @@ class Mounting:
         self._subscription = Subscription(-1)
         self._attempt: _Attempt | None = None
         self._stream: Stream | None = None
-        """The stream of the latest attempt, kept so that it can be closed once the partition has moved elsewhere."""
+        """The latest attempt's, to be closed once the partition has moved elsewhere."""
         self._untaken_bytes = 0
-        """Bytes of feed that were offered to the taker, and not given back with `taken` yet."""
+        """Bytes of feed that the taker has not given back yet."""
         self._owed_bytes = 0
-        """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
+        """Bytes of credit that are not given back to the server yet."""
         self._begun = False
         self._was_ready = False
-        """Whether a mount that has ended was ready."""
         self._patience_s = settings.mount_s_max
-        """For how long the next mount may be silent, in seconds."""
+        """The seconds for which the next mount may be silent."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
@@ -211,7 +197,7 @@ class Mounting:
                 await self._routes.reread()
 
     async def _wait_for_an_id(self) -> None:
-        """Wait until the client has its id, without which no server would tell its appends from others'."""
+        """Wait for the id by which servers tell the client's appends from others'."""
         try:
             self._own_id()
         except PolonaiseError as error:
@@ -219,15 +205,11 @@ class Mounting:
         await asyncio.shield(self._identified)
 
     def _is_hopeless(self, error: PolonaiseError) -> bool:
-        """Whether there is no sense in mounting again.
-
-        A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
-        And where TLS was spoken once, an answer without it is of something else that stands there for a while.
-        """
+        """Whether mounting again makes no sense. Where TLS was spoken once, a refused certificate is replaced
+        meanwhile, and an answer without TLS is of something that stands there for a while."""
         return isinstance(error, _HOPELESS) or (isinstance(error, _HOPELESS_AT_FIRST) and not self._was_ready)
 
     def _waits_for(self) -> str:
-        """Return what the partition waits for before it is mounted, for error messages."""
         owner = self._routes.known(self._partition)
         if not self._identified.done():
             return "an id of this client, which the coordinator could not give yet"
@@ -238,7 +220,7 @@ class Mounting:
         return f"an answer of {self._attempt.stream.address} to its mount{self._routes.whereabouts()}"
 
     def _note(self, error: PolonaiseError) -> None:
-        """Remember why the partition is not mounted; log it if the kind of trouble is a new one."""
+        """Remember why the partition is not mounted; log it if the kind of trouble is new."""
         before = self._appends.trouble
         if before is None or before.code != error.code:
             _log.info("partition %d is not mounted: %s", self._partition, error)
@@ -300,7 +282,7 @@ class Mounting:
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
-        """Leave a mount that has ended: hold appends back, and tell a server that answered READY to end the feed."""
+        """Leave a mount that has ended; a server that answered READY is told to end the feed."""
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None
@@ -312,12 +294,11 @@ class Mounting:
         stream.partitions.pop(self._id, None)
 
     def _check_silence(self, attempt: _Attempt) -> None:
-        """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds, or longer after others.
+        """End a mount that has had no answer, and has made no progress, for too long: the next one is given twice as
+        long.
 
-        The next one is given twice as long: where disks are slow, each would else end before it is fed what was read.
-        The answer comes after the feed of all that was missed, so it may take long, and only silence counts. A mount is
-        not ended while the view has half of the credit or more still to apply: the server may then be waiting for
-        credit, because the view is slow.
+        The answer comes after the feed of all that was missed, so it may take long, and only silence counts. While the
+        view has half of the credit still to apply, the server may be waiting for credit: that is no silence.
         """
         attempt.silence = None
         if attempt.ready or attempt.ended.done():
@@ -331,13 +312,13 @@ class Mounting:
 
     @property
     def received(self) -> TransactionId:
-        """The last id that this client was fed, or the mark after which its feed starts; -1 for none."""
+        """The last id that was fed, or the mark after which the feed starts; -1 for none."""
         return self._subscription.received
 
     # ------------------------------------------------------------------ events
 
     def stop(self, error: PolonaiseError) -> None:
-        """Stop the partition for good: settle its appends, end every wait with this error, and end the mount."""
+        """Stop the partition for good: settle its appends, and end its waits and the mount with this error."""
         if self._appends.stopped is None and not isinstance(error, Closed):
             _log.error("partition %d stops: %s", self._partition, error)
         self._appends.stop(error)
@@ -346,23 +327,18 @@ class Mounting:
             self._attempt.end(error)
 
     def rewind(self, client_high_water_mark: TransactionId) -> None:
-        """Mount anew, to be fed again from this mark, because the application's view has gone back to it."""
+        """Mount anew, to be fed from this mark, to which the application's view has gone back."""
         self._subscription.rewind(client_high_water_mark)
         if self._attempt is not None:
             self._attempt.end(PartitionNotReady("the view went back to an earlier mark"), pause=False)
 
     def _assigned(self, assignment: Assignment) -> None:
-        """End the mount if the assignment names an owner of a later generation; mount there without a pause.
-
-        An assignment of the mount's generation, or of an earlier one, changes nothing: it may be older than the
-        answer to the mount, which named the generation.
-        """
+        """End the mount if the assignment names an owner of a later generation; mount there without a pause."""
         owner, attempt = self._routes.owner_in(assignment, self._partition), self._attempt
         if attempt is not None and owner is not None and owner.generation > attempt.generation:
             attempt.end(NotOwner(f"partition {self._partition} has moved to {owner.address}"), pause=False)
 
     def lost(self, stream: Stream, error: PolonaiseError) -> None:
-        """End the mount, if it is on this stream: the connection has closed."""
         if self._attempt is not None and self._attempt.stream is stream:
             self._attempt.end(error, told=stream.connection.refused)
 
@@ -426,7 +402,7 @@ class Mounting:
             self.taken(batch.length)
 
     def taken(self, length: int) -> None:
-        """Give back the bytes of feed that were applied or are not needed, so that the server may send as many more."""
+        """Give back bytes of feed that are applied or not needed, so that the server may send as many more."""
         self._untaken_bytes -= length
         self._owed_bytes += length
         attempt = self._attempt
@@ -438,10 +414,8 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry.
-
-        Those stay pending: nothing is wrong with them, and they are sent again under the generation of the next mount.
-        """
+        """Settle the refused appends; mount anew if the owner has another generation than they carry. Those stay
+        pending, and are sent again under the generation of the next mount."""
         rows = decode_failures(message.rows)
         self._appends.refused([row for row in rows if row.reason is not FailureReason.GENERATION])
         for row in rows:
@@ -460,7 +434,6 @@ class Mounting:
             _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
 
     def _answered(self, attempt: _Attempt, message: Mounted) -> None:
-        """Act on the answer to the mount, as `Subscription.mounted` judges it."""
         try:
             state = MountState(message.state)
         except ValueError as error:

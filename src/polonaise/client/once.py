@@ -21,7 +21,7 @@ class OnceView(Protocol):
     """A view that keeps the records of keys, in the same atomic step as the transactions that they record."""
 
     def once(self, partition: PartitionId, key: str) -> Awaitable[tuple[TransactionId, OnceRecord] | None]:
-        """Return the id of the first transaction and the record under this key; None if the view has applied none."""
+        """Return the id of the first transaction and the record under this key; None if there is none."""
 
 
 class _UsedBefore(Exception):
@@ -34,7 +34,7 @@ class _UsedBefore(Exception):
 
 
 def once_view(view: Any) -> OnceView:
-    """Return the client's view as one that keeps keys. Raises `BadOption` if it keeps none."""
+    """Return the view as one that keeps keys. Raises `BadOption` if it keeps none."""
     if not getattr(view, "keeps_once", False):
         raise BadOption(
             "log.once looks keys up in the client's view: connect with a SqlView whose class sets "
@@ -54,12 +54,11 @@ async def run_once(
     args: tuple[Any, ...],
     timeout: float | None,
 ) -> Once:
-    """Run a context once for a key; see `Log.once`. `request` is the digest of the request; empty for none.
+    """Run a context once for a key; see `Log.once`. `request` is the digest of the request.
 
     The view first applies everything that is committed by now, so that a key that was used before is found and nothing
-    runs. A WRITE lock on the key puts two calls at the same time one after the other: the second append is refused.
-    When the view has applied the first one, its record is found there before the second context would run again. The
-    record is appended in one group with the context's transactions: all of it is committed, or nothing.
+    runs. Of two calls at the same time a WRITE lock on the key has the second refused; once the view has applied the
+    first, its record is found. It is in one group with the context's transactions: all is committed, or nothing.
     """
     partition, loop = appends.partition, appends.loop
     # Checked here, too: catching up would spend the time, and then be blamed for it.
@@ -123,7 +122,7 @@ async def run_once(
 async def _catch_up(
     requests: Requests, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
 ) -> None:
-    """Wait until the view has applied all that is committed by now. Raises `AppendExpired` after the deadline."""
+    """Wait until the view has applied all that is committed by now. Raises `AppendExpired`."""
     try:
         committed = await requests.high_water_mark(appends.partition, timeout)
         await appends.mark.wait(committed, deadline_s)

@@ -1,4 +1,4 @@
-"""Checks of the options of `polonaise.connect` and `Log`, made before anything is begun."""
+"""Checks the options of `polonaise.connect` and `Log` before anything is begun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_options(
     wants: Any,
     header_filter: Any,
 ) -> None:
-    """Check the options of a log. Raises `BadOption` for an invalid option, or one that does not go with another."""
+    """Raise `BadOption` for an invalid option, or one that does not go with another."""
     _check_methods("view", view, _RUN_VIEW if hasattr(view, "apply_run") else _VIEW)
     _check_methods("serializer", serializer, _SERIALIZER)
     if settings is not None and not isinstance(settings, ClientSettings):

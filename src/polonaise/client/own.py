@@ -25,10 +25,7 @@ def append_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append an own transaction: its header is `kind`, and it changes registers. Otherwise as `Log.append`.
-
-    No application is given that transaction.
-    """
+    """Append an own transaction, whose header is `kind` and which changes registers; otherwise as `Log.append`."""
     appends = log._appends_of(partition)
     return appends.append(b"", int(kind), None, b"", [*operations(expectations, changes, own=True), _OWN])
 
@@ -41,10 +38,7 @@ def append_group_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append an application's transactions, together with changes of the library's registers.
-
-    Otherwise as `Log.append_group`.
-    """
+    """Append an application's transactions with changes of the library's registers; otherwise as `Log.append_group`."""
     appends = log._appends_of(partition)
     group.check(log._settings.limits)
     return appends.append_group(group, None, operations(expectations, changes, own=True))

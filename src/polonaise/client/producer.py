@@ -57,7 +57,6 @@ class Producer:
         settings: ClientSettings,
     ) -> None:
         self.name = name
-        """The producer's name."""
         self.epoch: int = produced.epoch
         """How often the producer was opened, this time included."""
         self.last_sequence: int = produced.last_sequence
@@ -84,11 +83,10 @@ class Producer:
         A repetition appends nothing, and returns the id of the first time. Failures that may pass are tried again.
 
         Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
-        that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
-        body or header, and `AppendUnknown` after `timeout` seconds, or when the client is closed or the partition stops
-        while the append is on its way: append again with the same number, by a producer that was opened anew if this
-        one's client has ended, to learn what became of it. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`,
-        `RegistersFull`, `BadOption`, `Closed`.
+        that is neither the next nor one of the last 16; `ProducerDiffers` for one that is in the log with another body
+        or header. `AppendUnknown`, after `timeout` seconds or when the client or the partition ends meanwhile: append
+        again with the same number, by a producer of a new client if this one is closed, to learn what became of it.
+        Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`, `BadOption`, `Closed`.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)
@@ -152,7 +150,6 @@ async def open_producer(
     settings: ClientSettings,
     timeout: float,
 ) -> Producer:
-    """Open the producer under the next epoch; see `Log.producer`."""
     if not isinstance(name, str):
         raise wrong("name", name, "a producer's name is text")
     key = KEY_PREFIX + encoded("name", name)
@@ -185,7 +182,7 @@ async def open_producer(
 
 
 async def _open(key: bytes, register: bytes | None, produced: Produced, appends: PartitionAppends) -> None:
-    """Append the own transaction that raises the producer's epoch, expecting the register to be as it was read."""
+    """Append the own transaction that raises the producer's epoch, if the register is as it was read."""
     expectation = Expectation.absent(key) if register is None else Expectation.equals(key, register)
     produce = (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))
     await appends.admission.wait(None)

@@ -13,29 +13,23 @@ from polonaise.wire.copies import Needs
 
 
 class ProofRequests:
-    """Asks the owner of one partition, on behalf of all the receipts that wait for what they need.
-
-    The answer tells how far it is proved, so one request for the first of them is enough for thousands of waits; and a
-    wait that is given up leaves no request of its own at the server.
-    """
+    """Asks the owner of one partition, on behalf of all the receipts that wait for what they need. An answer tells how
+    far it is proved, so one request for the first of them serves thousands of waits."""
 
     def __init__(
         self, host: Host, partition: PartitionId, ask: Callable[[TransactionId, Needs], Awaitable[TransactionId]]
     ) -> None:
-        """Begin with nothing proved. `ask` is as `Requests.prove` for this partition."""
+        """Begin with nothing proved. `ask` is `Requests.prove` for this partition."""
         self._host = host
         self._partition = partition
         self._ask = ask
         self._kinds: dict[Needs, _Kind] = {}
         self._mount = 0
-        """How often the partition was mounted."""
         self._stopped: PolonaiseError | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once it is proved that a committed transaction is on what it needs.
-
-        Raises what `ask` raises, and the error of `stop`.
-        """
+        """Return once it is proved that a committed transaction is on what it needs. Raises as `ask`, and the error of
+        `stop`."""
         if self._stopped is not None:
             raise fresh(self._stopped)
         kind = self._kinds.setdefault(needs, _Kind())
@@ -54,7 +48,7 @@ class ProofRequests:
                 kind.end()
 
     async def _prove_all(self, kind: _Kind, needs: Needs) -> None:
-        """Ask until nobody waits any more, each time for the first transaction that is waited for by then."""
+        """Ask until nobody waits any more, each time for the first transaction that is waited for."""
         while kind.waiting:
             first, mount = min(kind.waiting.values()), self._mount
             try:
@@ -73,13 +67,13 @@ class ProofRequests:
         kind.task = None
 
     def forget(self) -> None:
-        """Take nothing for proved any more, because the partition was mounted anew: what waits is asked for again."""
+        """Take nothing for proved any more, because the partition was mounted anew."""
         self._mount += 1
         for kind in self._kinds.values():
             kind.proved = NO_TRANSACTION
 
     def stop(self, error: PolonaiseError) -> None:
-        """End all waits with this error, those of the future included."""
+        """End all waits with this error, now and from now on."""
         self._stopped = error
         for kind in self._kinds.values():
             fail_all(kind.taken(), error)
@@ -94,20 +88,18 @@ class _Kind:
     def __init__(self) -> None:
         self.proved: TransactionId = NO_TRANSACTION
         """The last id that is proved since the partition was mounted; -1 for none. It stays so, but for a reset of the
-        head: only then do replicas cut what is committed, and a reset ends the mount."""
+        head, which ends the mount: only then do replicas cut what is committed."""
         self.waiting: dict[asyncio.Future[None], TransactionId] = {}
         self.task: asyncio.Task[None] | None = None
-        """The task that asks the owner; None while nobody waits."""
 
     def taken(self, upto: TransactionId | None = None) -> list[asyncio.Future[None]]:
-        """Take the waits for ids up to `upto` out, by default all of them, and return their futures."""
+        """Take out the waits for ids up to `upto`, by default all, and return their futures."""
         taken = [future for future, id in self.waiting.items() if upto is None or id <= upto]
         for future in taken:
             del self.waiting[future]
         return taken
 
     def end(self) -> None:
-        """Give up the request that is under way, if there is one."""
         task, self.task = self.task, None
         if task is not None:
             end(task)

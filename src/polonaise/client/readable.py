@@ -1,4 +1,4 @@
-"""The reading half of a client: transactions or whole batches, from an id or a time, or one transaction."""
+"""The reading half of a client."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from polonaise.wire.messages import Batches, Read
 
 
 class ReadableLog(Connected):
-    """The reading methods of `Log`. They need no view and mount no partition.
-
-    An owner answers them; nothing that is not committed is ever returned.
-    """
+    """The reading methods of `Log`. They need no view and mount no partition, and return only what is committed."""
 
     def read(
         self,
@@ -36,19 +33,19 @@ class ReadableLog(Connected):
                 print(tx.id, tx.data)
 
         Ends at id `until` (inclusive), or at the committed high-water mark of when the reading began, whichever is
-        lower. With `follow` the reading waits for more transactions instead, and ends only at `until`, if at all. The
-        library's own transactions are left out.
+        lower. With `follow` it waits for more transactions instead, and ends only at `until`, if at all. The library's
+        own transactions are left out.
 
-        An `after` beyond the log's end is no error: the reading ends at once, and with `follow` waits until the log has
-        grown past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position
-        above that is of another log, or the log was restored to an earlier state, and what has been read since then
-        is not in it. Views and worker groups do so, and raise `ClientAhead`.
+        With an `after` beyond the log's end the reading ends at once, or with `follow` waits until the log has grown
+        past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position above
+        that is of another log, or the log was restored to an earlier state. Views and worker groups do so, and raise
+        `ClientAhead`.
 
-        Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather
-        than yield what is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments,
-        and `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
-        (default `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer. After
-        `DeadlineExceeded`, and after a wait that was given up, the reading can be continued from where it was.
+        Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather than yield what is not
+        the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments, and `DeadlineExceeded`
+        when the owner does not answer, or has nothing that it should have, for `timeout` seconds (default
+        `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer; the reading can be
+        continued then.
         """
         reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
         return TransactionReader(reader, after, until)
@@ -66,9 +63,8 @@ class ReadableLog(Connected):
         """Read whole batches: like `read`, but much faster for code that works on a batch's columns.
 
         The first batch may begin at or below `after`, and the last one may end above `until`. With `with_data=False`
-        the batches come without bodies, whose CRCs can't be checked then. Batches hold the library's own transactions
-        too, recognizable by a generation below 0; `Batch.transactions` leaves them out. An `after` beyond the log's end
-        is no error here either; see `read`.
+        they come without bodies, whose CRCs can't be checked then. They hold the library's own transactions too, whose
+        generation is below 0; `Batch.transactions` leaves them out.
         """
         checked_id("after", after)
         if until is not None:
@@ -94,8 +90,7 @@ class ReadableLog(Connected):
     ) -> TransactionReader:
         """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
 
-        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else,
-        such as a datetime without a time zone.
+        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else.
         """
         since_us = _microseconds(since)
         reader = BatchReader(
@@ -113,11 +108,10 @@ class ReadableLog(Connected):
     ) -> Transaction:
         """Return one transaction by its id, its bytes checked.
 
-        Raises `BadOption` for what is no transaction's id, as one below 0; `BeyondLog` when the transaction is not
-        committed (yet), or the server that answers does not know that it is; `OwnTransaction` for an id that the
-        library used for itself, such as to open a producer; `HistoryTrimmed` as `read`; `BatchDamaged` or `DataDamaged`
-        for bytes that do not fit their CRC; and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        Raises `BadOption` for an invalid id; `BeyondLog` when it is not committed, as far as the server knows;
+        `OwnTransaction` for one that the library used for itself, such as to open a producer; `HistoryTrimmed` as
+        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         partition = self._usable(partition)
         checked_id("id", id, 0, "a transaction's id is an integer from 0 to 2**63 - 1")

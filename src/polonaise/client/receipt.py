@@ -24,12 +24,11 @@ class Receipt(Pending):
         await receipt.applied()  # this client's view has applied it
 
     `await receipt` returns the receipt itself once the append is committed, and raises the error that it failed with.
-    Any number of tasks of the client's event loop may await it, at any time, again and again; giving up waiting changes
-    nothing about the append.
+    Any number of tasks of the client's event loop may await it, again and again; giving up waiting changes nothing
+    about the append.
 
     `id` is the transaction id, -1 until committed; `sequence` the number among the transactions that this client has
-    appended to the partition, from 1: both are those of the first one if the append is a group. `count` is the number
-    of transactions.
+    appended to the partition, from 1: both of the first one if the append is a group of `count`.
     """
 
     __slots__ = ("_condition", "value")
@@ -37,15 +36,13 @@ class Receipt(Pending):
     def __init__(self, condition: PartitionCondition, count: int, size: int) -> None:
         self._condition = condition
         self.count = count
-        """The number of transactions of the append."""
         self.size = size
         self.sequence: int = 0
-        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
         self.id = -1
         self.failure = None
         self.watchers = None
         self.value: Any = None
-        """The value that the context returned in the run that built this append; None without a context."""
+        """What the context returned in the run that built this append; None without a context."""
 
     @property
     def partition(self) -> PartitionId:
@@ -66,7 +63,7 @@ class Receipt(Pending):
     def done(self) -> bool:
         """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
 
-        That of an append that needs copies or zones is settled by their proof, not by the commit.
+        With `copies` or `zones` it is settled by their proof, not by the commit.
         """
         return self.settled
 
@@ -94,9 +91,9 @@ class Receipt(Pending):
         return self
 
     def wait(self, deadline_s: float | None) -> Awaitable[None]:
-        """Wait, in the client's event loop, until the receipt is settled (`done`); raise nothing for a failed append.
+        """Wait until the receipt is settled (`done`); raise nothing for a failed append.
 
-        `deadline_s` is a time of the loop; None for no deadline. Raises `TimeoutError` after it.
+        `deadline_s` is a time of the loop. Raises `TimeoutError` after it.
         """
         return _settled() if self.settled else until(self._future(), deadline_s)
 
@@ -104,7 +101,7 @@ class Receipt(Pending):
         """Wait until the append is committed and this client's own view has applied it.
 
         Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
-        `timeout` seconds. That changes nothing about the append: wait again.
+        `timeout` seconds: wait again, the append goes on.
         """
         condition = self._condition
         deadline_s = deadline_in(timeout, condition.loop)
@@ -143,16 +140,14 @@ class Receipt(Pending):
 
 
 def _each(watchers: Any) -> Any:
-    """Return the futures in a receipt's `watchers`, which is one future or a list of them."""
     return watchers if type(watchers) is list else (watchers,)
 
 
 async def _settled() -> None:
-    """Return at once: the awaitable for a receipt that is settled already."""
+    """The awaitable for a receipt that is settled already."""
 
 
 def tell(settled: list[Pending]) -> None:
-    """Wake every task that awaits one of these receipts."""
     for receipt in settled:
         watchers, receipt.watchers = receipt.watchers, None
         for future in _each(watchers) if watchers is not None else ():

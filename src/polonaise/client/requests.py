@@ -50,12 +50,11 @@ _log = logging.getLogger("polonaise.client")
 
 
 class Requests:
-    """Sends requests that can be repeated: they change nothing, or making their change twice is the same as once."""
+    """Sends requests to owners that can be repeated: making their change twice is the same as once."""
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
         self._host = host
         self.wall_us = links.wall_us
-        """Returns the time by a server's clock, or else by this machine's, in microseconds UTC."""
         self._routes = routes
         self._links = links
         self._settings = settings
@@ -63,7 +62,7 @@ class Requests:
         """How long an owner is waited for, by partition: each has its own disks."""
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster, which its batches carry. Raises `UnknownPartition`."""
+        """Return the id of a partition in the cluster. Raises `UnknownPartition`."""
         return self._routes.id_of(partition)
 
     async def ask(
@@ -81,12 +80,12 @@ class Requests:
         """Send a request to the partition's owner, and return the answer.
 
         After an error that may pass, the request is sent again after a pause, to whichever server is the owner then;
-        when an answer did not come in time, the next one is waited for longer, or each would come too late.
-        Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
-        until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
-        answers; `report` is called with each error after which the request is sent again. Nothing is sent to servers
-        whose protocol does not reach `version`: that raises `UnsupportedVersion`. `since_s` is the time from which on
-        the error counts how long there was no answer, if that began before this call.
+        when an answer did not come in time, the next one is waited for longer. Raises other errors and `BeyondLog`, and
+        `DeadlineExceeded` after `timeout` seconds over all attempts.
+
+        The request lets the server wait for `wait_s` seconds. `report` is called with each error after which it is sent
+        again. A server whose protocol does not reach `version` raises `UnsupportedVersion`. `since_s` is when the
+        silence that the error tells of began, if before this call.
         """
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         trouble: PolonaiseError | None = None
@@ -120,7 +119,6 @@ class Requests:
     async def _ask_once(
         self, partition: PartitionId, request: Message, answer: type[M], wait_s: float, version: int
     ) -> M:
-        """Send a request to whichever server is the owner now, and return the answer."""
         owner = await self._routes.owner(partition)
         connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
         check_knows(connection, version, f"a request for {request_words(request)}")
@@ -140,7 +138,6 @@ class Requests:
         )
 
     def _patience_of(self, partition: PartitionId) -> SyncPatience:
-        """Return how long the partition's owner is waited for, which follows what its answers take."""
         patience = self._patience.get(partition)
         if patience is None:
             least_s = self._settings.request_s_max
@@ -155,12 +152,8 @@ class Requests:
         return answer.high_water_mark
 
     async def prove(self, partition: PartitionId, id: TransactionId, needs: Needs) -> TransactionId:
-        """Wait until the owner has proved that a committed transaction is on what it needs.
-
-        Returns the last id of which that is proved, which may be a later one.
-
-        Raises `UnsupportedVersion` if the owner does not know such requests, and as `ask`.
-        """
+        """Wait until a committed transaction is proved to be on what it needs; return the last id of which that is
+        proved. Raises as `ask`, which has `UnsupportedVersion` for an owner that knows no such requests."""
         answer = await self.ask(partition, ProveCopies(id, *needs), CopiesProved, None, version=COPIES_VERSION)
         return answer.id
 
@@ -174,11 +167,8 @@ class Requests:
         timeout: float,
         since_s: float | None = None,
     ) -> tuple[list[AnsweredLease], list[ListedLease]]:
-        """Ask for leases; return the owner's answer for each, and all leases whose names begin with `prefix`, if any.
-
-        A lease that was granted is held for `duration_s` from the moment of this call. Raises as `prove`; `since_s` is
-        as for `ask`.
-        """
+        """Ask for leases; return the owner's answer for each, and all leases whose names begin with `prefix`, if any. A
+        lease that was granted is held for `duration_s` from the moment of this call. Raises as `prove`."""
         request = HoldLeases(
             holder, round(duration_s * 1000), prefix is not None, encode_asked(asked), "" if prefix is None else prefix
         )
@@ -197,15 +187,13 @@ class Requests:
         await self.ask(partition, request, LeasesReleased, timeout, version=LEASES_VERSION)
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
-        """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""
+        """Return a register's value, proved by the owner after the request arrived; None if it is absent."""
         answer = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
         return answer.value if answer.present else None
 
     async def registers(self, partition: PartitionId, prefix: bytes, timeout: float | None) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, in the order of keys, each page proved by the owner.
-
-        `timeout` is in seconds, over all pages. Raises as `ask`.
-        """
+        `timeout` is over all pages. Raises as `ask`."""
         values: dict[bytes, bytes] = {}
         clock, first, more = self._host.clock, prefix, 1
         began_s = clock.monotonic_s()

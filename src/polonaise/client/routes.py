@@ -18,17 +18,16 @@ from polonaise.terms import PartitionId
 
 _log = logging.getLogger("polonaise.client")
 _TOLD_AGAIN_S: Final = 30.0
-"""The interval, in seconds, at which the log repeats why the assignment can't be read."""
+"""The seconds after which the log repeats why the assignment can't be read."""
 
 
 class Routes:
     """Finds the owner of a partition, by an assignment that is watched, and read anew when a server refuses.
 
-    A server that no longer owns a partition refuses, and names no other: the only source is the `Discovery`, which asks
-    the coordinator or servers. What it tells may be out of date: the assignment never goes back to an earlier version.
+    What the `Discovery` tells may be out of date: the assignment never goes back to an earlier version.
 
-    This is the only place that turns the partition numbers of a topic, which the rest of the client knows, into ids in
-    the cluster. A topic that grows is noticed by the assignment, which then names ids that are new to the client.
+    Only here are a topic's partition numbers turned into ids in the cluster. That a topic grows is noticed by ids in
+    the assignment that are new.
     """
 
     def __init__(
@@ -39,31 +38,29 @@ class Routes:
         whereabouts: Callable[[], str],
         topic: TopicPartitions | None = None,
     ) -> None:
-        """Begin with these partitions of a topic; None for the log's own, whose numbers are their ids.
-
-        `whereabouts` returns what is known of the process that serves the log, for messages; empty for nothing.
-        """
+        """Begin with these partitions of a topic; None for the log's own, whose numbers are their ids. `whereabouts`
+        returns what is known of the process that serves the log, for messages."""
         self._topic = topic
         self.grown: Callable[[int], None] = lambda count: None
-        """The function that is called with the number of the topic's partitions when it has risen."""
+        """Called with the number of the topic's partitions when it has risen; set by `Connected`."""
         self._host = host
         self._whereabouts = whereabouts
         self._discovery = discovery
         self._settings = settings
         self._assignment: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """A future that is done when a newer assignment is read."""
+        """Done when a newer assignment is read."""
         self._trouble = ""
-        """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        """Why the last attempt to read the assignment failed; empty if it did not."""
         self._told_s: dict[str, float] = {}
         """When each kind of such a failure was logged last, by its code in brackets."""
         self._stopped: PolonaiseError | None = None
-        """Why the assignment is watched no more, though the client is not closed; None while it is."""
+        """Why the client has failed; None while it has not."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
-        """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
+        """Called with every newer assignment. A dict for its order: listeners come and go."""
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Read the assignment; return the tasks that go on watching it and, if there is a topic, the topic's growth."""
+        """Read the assignment; return the tasks that go on watching it and the topic's growth."""
         self._learn(await self._discovery.assignment())
         tasks = [self._host.spawn(self._watch(), "client: watch the assignment")]
         if self._topic is not None:
@@ -71,17 +68,17 @@ class Routes:
         return tasks
 
     def stop(self, error: PolonaiseError) -> None:
-        """End all waits for an owner with this error, now and from now on: the client has failed."""
+        """End all waits for an owner with this error, now and from now on."""
         self._stopped = error
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster, by which servers know it. Raises `UnknownPartition`."""
+        """Return the id of a partition in the cluster. Raises `UnknownPartition`."""
         return partition if self._topic is None else self._topic.id_of(partition)
 
     def explained(self, error: PolonaiseError, partition: PartitionId) -> PolonaiseError:
-        """Return a server's error; for a topic's partition with the number by which the application knows it."""
+        """Return a server's error, with the number by which the application knows a topic's partition."""
         if self._topic is None:
             return error
         same, text = fresh(error), f"partition {partition} of topic {self._topic.name}"
@@ -90,15 +87,14 @@ class Routes:
         return same
 
     def known(self, partition: PartitionId) -> Owner | None:
-        """Return the owner of a partition, as far as this client knows; None while it has none."""
+        """Return the owner of a partition, as far as this client knows; None for none."""
         return self.owner_in(self._assignment.value, partition)
 
     def owner_in(self, assignment: Assignment, partition: PartitionId) -> Owner | None:
-        """Return the owner of a partition in an assignment; None if it has none there."""
         return assignment.owner_of(self.id_of(partition))
 
     async def owner(self, partition: PartitionId) -> Owner:
-        """Return the owner of a partition; wait, without a deadline of its own, while it has none."""
+        """Return the owner of a partition; wait, without a deadline, while it has none."""
         while True:
             if self._stopped is not None:
                 raise fresh(self._stopped)
@@ -108,10 +104,8 @@ class Routes:
             await asyncio.shield(self._changed)  # shared: one wait that is given up must not cancel the others
 
     def route(self, partition: PartitionId, owner: Owner) -> asyncio.Future[None]:
-        """Return a future that is done when the assignment changes, not to be cancelled: all who wait share it.
-
-        Raises `NotOwner` if a later owner than this one is known already.
-        """
+        """Return a future, shared and not to be cancelled, that is done when the assignment changes. Raises `NotOwner`
+        if a later owner than this one is known already."""
         if self._stopped is not None:
             raise fresh(self._stopped)
         known = self.known(partition)
@@ -120,7 +114,7 @@ class Routes:
         return self._changed
 
     def waits_for(self, partition: PartitionId) -> str:
-        """Return what is waited for when the partition does not answer, for error messages."""
+        """Return what is waited for when the partition does not answer, for messages."""
         owner = self.known(partition)
         if self._trouble:
             return f"an assignment that can be read: {self._trouble}"
@@ -129,7 +123,7 @@ class Routes:
         return f"its owner, {owner.address}{self.whereabouts()}"
 
     def whereabouts(self) -> str:
-        """Return what is known of the process that serves the log, as the end of a sentence; empty for nothing."""
+        """Return what is known of the process that serves the log, as the end of a sentence."""
         where = self._whereabouts()
         return f"; {where}" if where else ""
 
@@ -142,22 +136,19 @@ class Routes:
             self._note_trouble(str(error) or "there was no answer")
 
     def _note_trouble(self, trouble: str) -> None:
-        """Remember why the assignment can't be read, and log it."""
         self._tell("the assignment", trouble)
         self._trouble = trouble
 
     def _tell(self, what: str, trouble: str) -> None:
-        """Log that something can't be read: each kind of error every `_TOLD_AGAIN_S` seconds.
-
-        Its text is hardly ever the same twice: it tells which server was asked, and for how long it lasts.
-        """
+        """Log that something can't be read: each kind of error now and then, as its text is hardly ever the same
+        twice."""
         now_s, kind = self._host.clock.monotonic_s(), what + trouble.partition("]")[0]
         if now_s - self._told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
             self._told_s[kind] = now_s
             _log.warning("%s can't be read, and is read again: %s", what, trouble)
 
     def _learn(self, read: Versioned[Assignment]) -> None:
-        """Keep an assignment that was read if it is newer; then end the waits for a change, and call listeners."""
+        """Keep an assignment if it is newer; then end the waits for a change, and call listeners."""
         self._trouble = ""
         if read.version <= self._assignment.version:
             return

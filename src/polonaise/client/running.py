@@ -34,15 +34,13 @@ from polonaise.host import Host
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
-"""A transaction context: `context(tx, *args)` builds one transaction on `tx`, a `Draft`.
-
-A plain function or a coroutine function. It may run several times, each time on what the view holds by then, so it must
-do nothing but read the view's state and build.
-"""
+"""A transaction context: `context(tx, *args)` builds one transaction on `tx`, a `Draft`. A plain function or a
+coroutine function. It may run several times, each time on what the view holds by then, so it must only read the view's
+state and build."""
 
 
 IN_CONTEXT: Final[ContextVar[PartitionId | None]] = ContextVar("polonaise_in_context", default=None)
-"""The partition of the context that runs; None outside. So a view knows which mark the context is judged at."""
+"""The partition of the context that runs, so that a view knows which mark it is judged at; None outside."""
 
 
 class OutcomeKind(enum.Enum):
@@ -53,14 +51,13 @@ class OutcomeKind(enum.Enum):
     ABANDONED = "abandoned"
     """The context gave up, or appended nothing (`Abandoned`)."""
     EXPIRED = "expired"
-    """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`). Submit it again."""
+    """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`)."""
     RAISED = "raised"
-    """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`.
-
-    With `CopiesUnproved` the append is in the log, and `receipt` is there to wait for the proof. After a cancellation
-    it may be in the log or not. Else it is not in the log."""
+    """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`. With
+    `CopiesUnproved` the append is in the log, and `receipt` is there to wait for the proof; after a cancellation it may
+    be in the log; else it is not."""
     UNKNOWN = "unknown"
-    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client was
+    """The append was sent, and may still commit (`AppendUnknown`): await `receipt` for its fate, unless the client was
     closed or the partition stopped."""
 
 
@@ -69,13 +66,13 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """The receipt of the append, when COMMITTED or UNKNOWN, or RAISED with `CopiesUnproved`; else None."""
+    """Of COMMITTED, UNKNOWN, and RAISED with `CopiesUnproved`; else None."""
     error: BaseException | None = None
     """The error that awaiting the submission raises; None when COMMITTED."""
 
 
 class _Tally:
-    """Counts the refused appends of one context, and remembers why, for the message of `AppendExpired`."""
+    """Counts the refused appends of one context, for the message of `AppendExpired`."""
 
     __slots__ = ("because", "conflicts", "lacking", "last", "overtaken", "races", "refused")
 
@@ -85,14 +82,13 @@ class _Tally:
         self.races = 0
         """How often another transaction had taken the demanded position."""
         self.last = -1
-        """The id to be applied after the last conflict, not below that of the transaction that it was with; -1 before
-        any conflict."""
+        """The id to be applied after the last conflict; -1 before any."""
         self.overtaken = ""
-        """A clause on the position that the last append demanded, if it was refused for that; else empty."""
+        """A clause on the demanded position, if the last append was refused for that."""
         self.lacking = ""
-        """A clause on the replicas that the last append lacked, if it was refused for that; else empty."""
+        """A clause on the lacking replicas, if the last append was refused for that."""
         self.because = ""
-        """A clause on what held up the last failed append, if known; else empty."""
+        """A clause on what held up the last failed append."""
 
     def add(self, failure: AppendFailure, position: TransactionId | None, receipt: Receipt) -> None:
         """Count a refused append; `position` is the id that it demanded, if any."""
@@ -119,8 +115,6 @@ class _Tally:
 
 
 class Running:
-    """Runs the contexts of one client."""
-
     def __init__(self, host: Host, settings: ClientSettings, encode: Callable[[Any], bytes] | None) -> None:
         self._host = host
         self._settings = settings
@@ -136,11 +130,11 @@ class Running:
         deadline_s: float | None = None,
         waits_for: Callable[[], str] = lambda: "",
     ) -> Receipt:
-        """Run a context until its append is committed; return the receipt. See `Log.run`.
+        """Run a context until its append is committed; see `Log.run`.
 
-        `deadline_s`, a time of the loop, is when `timeout` is over; given where part of the timeout was spent before
-        the call. `waits_for` returns what a context that has run out of time was waiting for, if it waited for the
-        library and not for the application; else an empty string.
+        `deadline_s`, a time of the loop, is when `timeout` is over, if part of it was spent before the call.
+        `waits_for` returns what a context that ran out of time waited for, if that was the library and not the
+        application.
         """
         check_leaves_time(timeout, appends.partition)
         run = _Run(self._host, appends, self._settings, timeout, deadline_s, waits_for)
@@ -185,7 +179,6 @@ class Running:
 
 
 def check_leaves_time(timeout: float | None, partition: PartitionId) -> None:
-    """Raise `AppendExpired` for a timeout of 0 seconds, in which nothing can be appended."""
     if timeout == 0:
         raise AppendExpired(
             f"nothing was appended to partition {partition}, and nothing will be: "
@@ -215,17 +208,17 @@ class _Run:
         self._backoff: Backoff | None = None
         self._turn: Turn | None = None
         self._tally: _Tally | None = None
-        """The refusals of this context's appends so far; None until there is one."""
+        """None until there is a refusal."""
         self._began_s = 0.0
         self._locks: Sequence[Lock] = ()
-        """The locks of the append that was built last."""
+        """Of the append that was built last."""
         self._position: TransactionId | None = None
-        """The id that the append that was built last demands (`Draft.expect_position`); None if it demands none."""
+        """The id that the append that was built last demands."""
         self._waits_for = waits_for
         self.deadline_s = appends.loop.time() + timeout if deadline_s is None and timeout is not None else deadline_s
 
     def begin_now(self) -> TransactionId | None:
-        """Begin a run if there is nothing to wait for, and return its mark, as `begin` does; else return None."""
+        """Begin a run if there is nothing to wait for, as `begin` does; else return None."""
         appends = self._appends
         if self._turn is not None or not appends.admission.take_now():
             return None
@@ -233,9 +226,9 @@ class _Run:
         return appends.mark.value
 
     async def begin(self) -> TransactionId:
-        """Wait until the context may run, take a slot for its append, and return the mark that the append is judged by.
+        """Wait until the context may run, take a slot for its append, and return the mark that it is judged by.
 
-        Raises `AppendExpired` after the deadline, and the error that stopped the partition.
+        Raises `AppendExpired`, and the error that stopped the partition.
         """
         appends = self._appends
         # The turn first: a slot that is held while waiting for a turn would be missing to contexts that can go on, the
@@ -254,7 +247,7 @@ class _Run:
         return appends.mark.value
 
     def _took_too_long(self) -> str:
-        """Return what took the time, for a message: what `waits_for` says, this run of the context, or earlier runs."""
+        """Return what took the time, for a message."""
         if waited := self._waits_for():
             return waited
         ran_s = self._appends.loop.time() - self._began_s
@@ -264,11 +257,11 @@ class _Run:
         return "the context took too long"
 
     def _held_up(self) -> str:
-        """Return a clause on what held up the appends of this context, if that is known; else an empty string."""
+        """Return a clause on what held up the appends of this context; empty if not known."""
         return (self._tally and self._tally.because) or self._appends.because()
 
     async def awaited(self, awaitable: Awaitable[Any]) -> Any:
-        """Await a context's coroutine within the deadline; return its value. Raises `AppendExpired` after it."""
+        """Await a context's coroutine. Raises `AppendExpired` after the deadline."""
         if self.deadline_s is None:
             return await awaitable
         limit = asyncio.timeout_at(self.deadline_s)
@@ -283,9 +276,8 @@ class _Run:
     def append(self, draft: Draft, value: Any) -> Receipt | None:
         """Append what the context built; return its receipt, or None if contexts with the same locks go first.
 
-        Those are of this client, or of its rivals. `value` is what the context returned. Raises `Abandoned`,
-        `BadOption` or `ExpectationFailed` if what it built can't be appended, `AppendExpired` after the deadline, and
-        what `PartitionAppends.append_draft` raises.
+        Raises `Abandoned`, `BadOption` or `ExpectationFailed` if what it built can't be appended, `AppendExpired` after
+        the deadline, and what `PartitionAppends.append_draft` raises.
         """
         _check(draft, value)
         appends = self._appends
@@ -302,7 +294,7 @@ class _Run:
         return receipt
 
     def committed(self, receipt: Receipt) -> None:
-        """Let the contexts behind go on as soon as this client has applied the append, which is committed."""
+        """Let the contexts behind go on once this client has applied the append, which is committed."""
         turntaking = self._appends.turntaking
         if turntaking.turns.wanted(self._locks):
             turntaking.turns.committed(checked(self._locks), receipt.last_id)
@@ -314,8 +306,8 @@ class _Run:
     async def refused(self, receipt: Receipt) -> None:
         """Wait until the context may run again, after its append has failed.
 
-        Raises the append's error if another run would not help, `AppendExpired` after the deadline, and the error that
-        stopped the partition.
+        Raises the append's error if another run would not help, `AppendExpired`, and the error that stopped the
+        partition.
         """
         failure = receipt.failure
         assert failure is not None
@@ -339,15 +331,14 @@ class _Run:
             turns.beaten(self._turn, again.after)
 
     def end(self) -> None:
-        """Give up the turn, if it is still held, so that the contexts behind it go on."""
+        """Give up the turn, if it is still held."""
         if self._turn is not None:
             self._appends.turntaking.leave(self._turn)
 
     def give_up(self, receipt: Receipt, error: BaseException) -> None:
         """Raise what the caller is told when waiting for the append's fate ends with this error.
 
-        The append is withdrawn if it was not sent. After a deadline, returns if the append was settled at that very
-        moment.
+        After a deadline, returns if the append was settled at that very moment.
         """
         appends = self._appends
         if isinstance(error, asyncio.CancelledError):
@@ -422,7 +413,6 @@ class Submission:
     __slots__ = ("_failure", "_task", "_traceback")
 
     def __init__(self, task: asyncio.Task[Receipt], failure: Callable[[], PolonaiseError | None]) -> None:
-        """Made by `Log.submit`. `failure()` says why the client has failed."""
         self._task = task
         self._failure = failure
         self._traceback: TracebackType | None = None
@@ -430,8 +420,8 @@ class Submission:
     def __await__(self) -> Generator[Any, None, Receipt]:
         """Wait for the receipt of the committed append.
 
-        Raises what `Log.run` raises, and `asyncio.CancelledError` after `cancel`; `Log.failure` if somebody else has
-        cancelled the client's tasks, this one among them.
+        Raises what `Log.run` raises, `asyncio.CancelledError` after `cancel`, and `Log.failure` if somebody else has
+        cancelled the task.
         """
         return self._ended().__await__()
 
@@ -443,7 +433,6 @@ class Submission:
 
     @property
     def done(self) -> bool:
-        """Whether the submission has ended, in any way."""
         return self._task.done()
 
     def cancel(self) -> None:

@@ -59,31 +59,29 @@ R = TypeVar("R")
 _log = logging.getLogger("polonaise.client")
 
 _MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
-"""The errors which show that an address should not be in the list of servers."""
+"""An address in the list of servers is a mistake."""
 _TLS_MISTAKES: Final = (CertificateRefused, TlsRequired, TlsNotSpoken)
-"""The errors which show that this side or a server was set up wrongly for TLS."""
+"""This side or a server was set up wrongly for TLS."""
 _SILENCE: Final = (ConnectionLost, DeadlineExceeded)
-"""The errors which say no more of a server than that no answer came from it."""
+"""No answer came from the server; no more is known of it."""
 _STALE_SHARE: Final = 1 / 3
-"""The share of `coordinator_s_max` above which an assignment's age counts as stale, and for which a server may let a
-request for a newer assignment wait."""
+"""The share of `coordinator_s_max` for which a server may let a request for a newer assignment wait, and above which an
+assignment's age counts as stale."""
 _STALE_S_MIN: Final = 2.0
-"""The lower bound of the stale age, in seconds: twice the time from one of a server's reads of the assignment to the
-next. With less, every answer would seem stale, and clients would go from server to server for ever."""
+"""The least stale age, in seconds: twice the time from one of a server's reads of the assignment to the next. With less
+every answer would seem stale."""
 _STALE_S_MAX: Final = 60.0
-"""The upper bound, in seconds, of the stale age and of the wait of a request for a newer assignment."""
+"""The most, in seconds, of the stale age and of that wait."""
 _FIRST_S: Final = 1.0
-"""Seconds that a server which has just started gets to read the assignment, before it has to answer without one."""
+"""Seconds that a server which has just started gets to read the assignment."""
 
 
 class _ToldAssignment(NamedTuple):
-    """An assignment as a server told it, with its rows checked."""
-
     version: int
     age_s: float
-    """Seconds since the server read the assignment from the coordinator."""
+    """Seconds since the server read it from the coordinator."""
     trouble: str
-    """Why the server can't read the assignment at present; empty if it can."""
+    """Why the server can't read it at present; empty if it can."""
     rows: list[AssignedPartition]
 
 
@@ -91,13 +89,11 @@ class ServerDiscovery:
     """The discovery that asks one server at a time over a separate connection, and the next when one does not answer.
 
     Servers are tried in random order, so that clients spread over them: first those that did not fail when last tried,
-    and among these the listed ones before those that only the assignment names. Owners that the assignment names stand
-    in when the list is out of date; listed servers are tried again even if all of them were gone.
+    and among these the listed ones. Owners that the assignment names stand in when the list is out of date.
 
     Each call, or each wait of `assignment_after`, tries every server at most once, and raises `ServersUnavailable` if
-    none answered. Three cases have errors of their own: `CoordinatorUnavailable` if a server answered that its
-    coordinator did not; the error of TLS if no server that answered could be talked to because of TLS; and if all of
-    them failed with the same one of the errors which show that an address should not be in the list, that error.
+    none answered; `CoordinatorUnavailable` if one answered that its coordinator did not; an error of TLS if TLS was all
+    that failed; and the error which shows that an address should not be in the list, if all failed with it.
 
     The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
     """
@@ -106,29 +102,27 @@ class ServerDiscovery:
         self._host = host
         self._listed = tuple(addresses)
         self._learnt: tuple[str, ...] = ()
-        """The addresses of the owners in the newest assignment, without those in the list."""
+        """The owners in the newest assignment that are not listed."""
         self._version = -1
         """The version of the newest assignment; -1 before the first."""
         self._failed: set[str] = set()
-        """The addresses that failed when last tried: no connection, no valid answer, or, in `assignment_after`, a stale
-        one."""
+        """The addresses that failed when last tried: no valid answer, or, in `assignment_after`, a stale one."""
         self._warned: set[str] = set()
-        """The addresses that were already logged as mistakes in the list, or as those with which TLS fails."""
+        """The addresses that were already logged as mistakes."""
         self._key = ANY_CLUSTER
         self._settings = settings
         self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
         self._stale_s = max(_STALE_S_MIN, self._wait_s)
         self._current: tuple[str, Connection] | None = None
         self._asking: Counter[Connection] = Counter()
-        """How many requests wait for their answers, by connection. One that was left is closed when the last has ended:
-        that a call goes on to another server tells the others nothing of this one."""
+        """How many requests wait for their answers, by connection: one that was left is closed after the last of
+        them."""
         self._connecting = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._readings = 0
-        """How many times `assignment` has begun to ask servers."""
+        """How often `assignment` has begun to ask servers."""
         self._latest: tuple[int, Versioned[Assignment]] | None = None
-        """The number, by `_readings`, of the last time that `assignment` succeeded in asking servers, with its result;
-        None before the first."""
+        """The number, by `_readings`, of the last reading that succeeded, and its result."""
         self._troubles: dict[str, PolonaiseError] = {}
         """The errors of the servers that the latest call has asked in vain, by address."""
         self._closed = False
@@ -137,23 +131,20 @@ class ServerDiscovery:
 
     @property
     def trouble(self) -> str:
-        """What the servers said that the latest call has asked in vain; empty if there are none."""
         return _told_by(self._troubles)
 
     async def describe(self) -> ClusterShape:
-        """Return the cluster's key and the number of the log's own partitions."""
         _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
         return ClusterShape(self._key, partitions)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic, as a server knows them, which reads the coordinator for that if it can."""
+        """Return the partitions of a topic as a server knows them, which reads the coordinator for that if it can."""
         request = DescribeTopic(-1 if known is None else known.version, total, name)
         wait_s = self._settings.coordinator_s_max
         _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
         return topic
 
     async def topics(self) -> ClusterTopics:
-        """Return the partitions of the whole cluster, as a server knows them that has read the coordinator for that."""
         _, topics = await self._ask(ListTopics(), TopicsAre, parse_topics, {}, self._settings.coordinator_s_max)
         return topics
 
@@ -162,16 +153,14 @@ class ServerDiscovery:
         return {*self._listed, *self._learnt}
 
     async def unique_id(self) -> int:
-        """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
+        """Return a unique id. One whose answer is lost stays unused."""
         _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})
         return unique_id
 
     async def assignment(self) -> Versioned[Assignment]:
         """Return the assignment as a server knows it; if that is stale, others are asked, and the newest is returned.
-
-        The first fresh one ends the asking. Concurrent calls share their results: however many there are, as when all
-        partitions of a server have moved, at most two of them ask servers, unless those fail.
-        """
+        Concurrent calls share their results: however many there are, as when all partitions of a server have moved, at
+        most two of them ask servers, unless those fail."""
         begun_before = self._readings
         async with self._reading:
             # A reading that began after this call had begun is as good as one of its own.
@@ -183,10 +172,8 @@ class ServerDiscovery:
             return read
 
     async def _assignment_now(self) -> Versioned[Assignment]:
-        """Ask servers until one has a fresh assignment, or all were asked; return the newest that was told.
-
-        Raises as `_none_answers` says if no server has any.
-        """
+        """Ask servers until one has a fresh assignment, or all were asked; return the newest. Raises as `_none_answers`
+        says."""
         troubles: dict[str, PolonaiseError] = {}
         best: _ToldAssignment | None = None
         while True:
@@ -206,11 +193,8 @@ class ServerDiscovery:
         return self._learn(best)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Wait until a server knows an assignment newer than `version`, and return it: a stale one only if it is news.
-
-        Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
-        another server first.
-        """
+        """Wait until a server knows a newer assignment, and return it: a stale one only if it is news. Raises
+        `CoordinatorUnavailable` if the server has lost its coordinator; the next call asks another first."""
         wait_s = self._wait_s
         while True:
             request = GetAssignment(version, int(wait_s * 1000))
@@ -223,7 +207,6 @@ class ServerDiscovery:
                 raise stale
 
     async def close(self) -> None:
-        """Close the connection, and open no other one."""
         self._closed = True
         closing = list(self._asking)
         if self._current is not None:
@@ -235,11 +218,8 @@ class ServerDiscovery:
     # ------------------------------------------------------------------ how fresh an assignment is
 
     def _staleness(self, address: str, told: _ToldAssignment) -> PolonaiseError | None:
-        """Return an error that says why a told assignment may be out of date; None if it is fresh.
-
-        It may be out of date if its server can't read it at present, or last read it more than `_stale_s` seconds ago.
-        The error is `CoordinatorUnavailable`, or of the kind that the server names if it can't use what it reads.
-        """
+        """Return why a told assignment may be out of date; None if it is fresh. The error is `CoordinatorUnavailable`,
+        or of the kind that the server names if it can't use what it reads."""
         if told.age_s <= self._stale_s and not told.trouble:
             return None
         because = f": {told.trouble}" if told.trouble else ""
@@ -249,7 +229,7 @@ class ServerDiscovery:
         return kind(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
 
     def _learn(self, told: _ToldAssignment) -> Versioned[Assignment]:
-        """Return the told assignment as the coordinator's values; if it is the newest so far, remember its servers."""
+        """Return the told assignment as the coordinator's values; remember its servers if it is the newest."""
         if told.version > self._version:
             self._version = told.version
             self._learnt = tuple(sorted({each.address for each in told.rows} - {*self._listed}))
@@ -267,12 +247,9 @@ class ServerDiscovery:
         troubles: dict[str, PolonaiseError],
         wait_s: float = 0.0,
     ) -> tuple[str, R]:
-        """Ask one server after another, but none in `troubles`, until one gives a valid answer.
-
-        Return that server's address, and what `read` makes of its answer; `read` raises `ProtocolError` for an invalid
-        one. Servers that fail are added to `troubles`, with the error. `wait_s` is how many seconds the request itself
-        allows the server to wait, beyond the usual deadline.
-        """
+        """Ask one server after another, but none in `troubles`, until one gives a valid answer. Return that server's
+        address, and what `read` makes of its answer; `read` raises `ProtocolError` for an invalid one. Servers that
+        fail are added to `troubles`. The request itself lets the server wait for `wait_s` seconds."""
         self._troubles = troubles
         while True:
             address, connection = await self._connected(troubles)
@@ -299,11 +276,8 @@ class ServerDiscovery:
                     self._close_unless_used(connection)
 
     async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
-        """Return the connection in use, or else a new one to a server that is not in `troubles`.
-
-        Servers that can't be connected to are added to `troubles`. Raises as `_none_answers` says if no server is left,
-        and `Closed`.
-        """
+        """Return the connection in use, or else a new one to a server that is not in `troubles`. Servers that can't be
+        connected to are added to `troubles`. Raises as `_none_answers` says, and `Closed`."""
         async with self._connecting:
             if self._current is not None and not self._current[1].closed and self._current[0] not in troubles:
                 return self._current
@@ -329,7 +303,7 @@ class ServerDiscovery:
         raise self._none_answers(troubles)
 
     def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
-        """Log, once for each, the addresses that should not be in the list, and those with which TLS fails."""
+        """Log, once for each, the addresses that are mistakes."""
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES + _TLS_MISTAKES) and address not in self._warned:
                 self._warned.add(address)
@@ -344,7 +318,6 @@ class ServerDiscovery:
         return sorted([*listed, *learnt], key=self._failed.__contains__)  # stable: only the failed ones move
 
     async def _connect(self, address: str) -> Connection:
-        """Connect to a server. Raises as `link.connect`."""
         hello = greeting.hello(
             # Names the oldest version that answers discovery requests. Otherwise an older server would refuse because
             # of the missing cluster key, and the error would not say that the server is too old.
@@ -367,8 +340,7 @@ class ServerDiscovery:
         return connection
 
     def _leave(self, address: str, connection: Connection | None = None) -> None:
-        """Note that a server failed, so that it is tried last, and use the connection in use no more if it leads
-        there."""
+        """Note that a server failed; use the connection no more if it leads there."""
         self._failed.add(address)
         if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
             return
@@ -382,11 +354,8 @@ class ServerDiscovery:
 
     def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
         """Return the error for a call that no server has answered: it names every server with the reason.
-
-        That is `CoordinatorUnavailable` if a server answered that its coordinator did not, and `CoordinatorDamaged` or
-        one of its kinds if it can't use what that holds: the list is right then.
-        Among servers that do not answer at all, one whose TLS this side can't talk to tells more than they do.
-        """
+        `CoordinatorUnavailable`, or `CoordinatorDamaged` or one of its kinds, if a server says that of its coordinator:
+        the list is right then. A server whose TLS this side can't talk to tells more than those that do not answer."""
         if self._closed:
             return Closed("this client was closed: connect a new one")
         told = _told_by(troubles)
@@ -410,7 +379,6 @@ class ServerDiscovery:
 
 
 def _told_by(troubles: dict[str, PolonaiseError]) -> str:
-    """Return why servers did not answer, each by its address."""
     return "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
 
 
@@ -430,7 +398,6 @@ def _reason(address: str, error: PolonaiseError) -> str:
 
 
 def _partitions_in(answer: ClusterIs) -> int:
-    """Return the number of partitions in an answer. Raises `ProtocolError` if it is below 1."""
     if answer.partitions < 1:
         raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
     return answer.partitions
@@ -448,18 +415,16 @@ def _topic_in(answer: TopicIs, name: str, known: TopicPartitions | None, total: 
 
 
 def _id_in(answer: UniqueIdIs) -> int:
-    """Return the unique id in an answer. Raises `ProtocolError` if it is below 1."""
     if answer.id < 1:
         raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
     return answer.id
 
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
-    """Return the assignment in an answer, its `trouble` made printable. Raises `ProtocolError` for invalid rows."""
     return _ToldAssignment(answer.version, answer.age_ms / 1000, printable(answer.trouble), parse_assignment(answer))
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Ignore an answer that came after its request's deadline. Raises `ProtocolError` for any other message."""
+    """Ignore an answer that came after its request's deadline. Raises `ProtocolError` for another message."""
     if not request:
         raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

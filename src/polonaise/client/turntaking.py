@@ -12,24 +12,21 @@ from polonaise.terms import ClientId, TransactionId
 
 
 class TurnTaking:
-    """Wakes the contexts of one partition when it is their turn, as `Turns` decides."""
+    """Wakes the contexts of one partition that want the same locks when it is their turn, as `Turns` decides."""
 
     def __init__(self, client_id: ClientId, mark: AppliedMark) -> None:
         self.turns = Turns(client_id)
         self._mark = mark
         # Dicts for their order: with sets, who is woken first would depend on where in memory the futures are.
         self._courteous: dict[asyncio.Future[None], None] = {}
-        """The futures of contexts that let rivals go first, woken when a rival has committed."""
+        """Contexts that let rivals go first."""
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """The futures of contexts that wait for other contexts of this client."""
+        """Contexts that wait for others of this client."""
         self._stopped: PolonaiseError | None = None
 
     async def wait(self, turn: Turn, chance: Callable[[], float], deadline_s: float | None) -> None:
-        """Wait until the context with this turn may run.
-
-        `chance` returns a random number from 0 to 1; `deadline_s` is a time of the loop, or None. Raises `TimeoutError`
-        after it, and the error that stopped the partition.
-        """
+        """Wait until the context with this turn may run. `chance` returns a random number from 0 to 1. Raises
+        `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition."""
         if not turn.granted:
             turn.waiter = asyncio.get_running_loop().create_future()
             await self._until(turn.waiter, self._waiting, deadline_s)
@@ -38,10 +35,7 @@ class TurnTaking:
         await self._mark.wait(self.turns.newest(turn), deadline_s)
 
     async def _let_rivals_go(self, turn: Turn, chance: float, deadline_s: float | None) -> None:
-        """Wait until the rivals that go first have committed, or `Turns.patience_s` is over.
-
-        Raises `TimeoutError` after the deadline, and the error that stopped the partition.
-        """
+        """Wait until the rivals that go first have committed, or `Turns.patience_s` is over. Raises as `wait`."""
         turns, loop = self.turns, asyncio.get_running_loop()
         if not turns.owed(turn):
             return
@@ -72,10 +66,8 @@ class TurnTaking:
         wake(ready.waiter for ready in self.turns.leave(turn) if ready.waiter is not None)
 
     def leave_once_applied(self, turn: Turn, transaction: TransactionId, began_s: float) -> None:
-        """Give up a turn whose append is committed, once this client has applied it.
-
-        Only then does the next context see it. `began_s` is the loop's time at which the run began.
-        """
+        """Give up a turn once this client has applied its append, which is committed: only then does the next context
+        see it. `began_s` is the loop's time at which the run began."""
         loop = asyncio.get_running_loop()
 
         def applied(reached: asyncio.Future[None]) -> None:
@@ -86,11 +78,11 @@ class TurnTaking:
         self._mark.reached(transaction).add_done_callback(applied)
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> None:
-        """Take note of who wrote each transaction of a fed batch; if a rival did, wake the contexts in `_courteous`."""
+        """Note who wrote each transaction of a fed batch; if a rival did, wake the contexts in `_courteous`."""
         if self.turns.watching and self.turns.fed(first, clients):
             wake(self._courteous)
 
     def stop(self, error: PolonaiseError) -> None:
-        """End every wait with this error, now and from now on: the partition has stopped."""
+        """End every wait with this error, now and from now on."""
         self._stopped = error
         fail_all([*self._waiting, *self._courteous], error)

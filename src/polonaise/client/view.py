@@ -16,7 +16,7 @@ _log = logging.getLogger("polonaise.client")
 
 
 _LOOK_S: Final = 2.0
-"""Seconds between looks whether a view has gone back, or is away, for those who may have nothing to apply."""
+"""Seconds between looks whether a view has gone back, or is away."""
 
 
 class View(Protocol):
@@ -39,40 +39,34 @@ class View(Protocol):
             def failed(self, partition, id, error):
                 print(f"transaction {id} can't be applied: {error}")
 
-    Methods may be plain functions or coroutine functions; the client calls them in its event loop. `polonaise.SqlView`
-    is a view in a database.
+    Methods may be plain functions or coroutine functions; the client calls them in its event loop.
 
     The applied high-water mark must be stored together with what was applied, in one atomic step: then each transaction
     is applied exactly once, whatever dies when.
 
-    Two errors say that no transaction is to blame; `high_water_mark` and `apply` may raise them: `ViewUnavailable` (the
-    store can't be reached: the client tries again until it can, reports nothing to `failed`, and says so in
-    `Log.trouble`) and `ViewUnfit` (the store is not what the view needs: the partition stops).
+    `high_water_mark` and `apply` may raise two errors that blame no transaction: `ViewUnavailable` (the store can't be
+    reached: the client tries again until it can, and says so in `Log.trouble`) and `ViewUnfit` (the store is not what
+    the view needs: the partition stops).
 
-    A view that outlives its process may have a plain method `belongs_to(log_key)`, which the client calls before
-    any other. With it the view can refuse, in `high_water_mark`, state that was kept from another log: ids alone don't
-    tell two logs apart.
-
-    A view that holds threads or connections may have a method `close`, plain or a coroutine function, which the client
-    calls when it ends. Another client may be given the same view afterwards.
+    A view may have two more methods. `belongs_to(log_key)`, a plain one, is called before any other, so that
+    `high_water_mark` can refuse state that was kept from another log: ids alone don't tell two logs apart. `close`,
+    plain or a coroutine function, is called when the client ends; another client may be given the view afterwards.
     """
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
         """Return the id of the last transaction of the partition that was applied; -1 for none.
 
-        Called before the client first mounts the partition, again and again until it answers, and after `apply` has
-        failed. A mark below the one that was last reached has the log fed again from there.
+        Called before the partition is first mounted, and after `apply` has failed, again and again until it answers. A
+        mark below the one that was last reached has the log fed again from there.
         """
 
     def apply(self, tx: Transaction) -> Awaitable[None] | None:
         """Apply one transaction. Called in the order of ids, one at a time per partition, and for every transaction.
 
-        Ids rise, but may leave some out: the library's own transactions, such as one that opens a producer, have ids
-        too and are not given to an application's `apply`.
-
-        Partitions are independent: if `apply` is a coroutine function, it may run for two partitions at once. What it
-        raises, but for `ViewUnavailable` and `ViewUnfit`, is reported to `failed`. After a pause the transaction is
-        delivered again, unless `high_water_mark` says by then that it was applied.
+        Ids may leave some out: the library's own transactions are not given to an application's `apply`. If it is a
+        coroutine function, it may run for two partitions at once. What it raises, but for `ViewUnavailable` and
+        `ViewUnfit`, is reported to `failed`, and after a pause the transaction is delivered again, unless
+        `high_water_mark` says by then that it was applied.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
@@ -82,8 +76,7 @@ class View(Protocol):
 class RunView(Protocol):
     """A view that applies several transactions at once, so that one atomic step of its store serves them all.
 
-    A view with a method `apply_run` is a `RunView`; the client never calls its `apply`, if it has one. For the rest see
-    `View`.
+    The client never calls its `apply`, if it has one. For the rest see `View`.
     """
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
@@ -92,13 +85,11 @@ class RunView(Protocol):
     def apply_run(self, run: Sequence[Transaction]) -> TransactionId | Awaitable[TransactionId]:
         """Apply one or more transactions of one partition, in the order of ids; return the mark reached.
 
-        A run is what has queued up, within `ClientSettings.run_count_max` and `run_bytes_max`; while the view keeps up,
-        that is the transactions of one batch. The returned mark may be below the run's last id (the rest is offered
-        again) or above it (another process has moved the same store on: what the mark covers is skipped).
+        A run is what has queued up, within `ClientSettings.run_count_max` and `run_bytes_max`. The returned mark may be
+        below the run's last id (the rest is offered again) or above it (another process has moved the same store on).
 
-        When `apply_run` raises for several transactions, they are offered again one by one. When it raises for one,
-        that transaction is reported to `failed` and offered again after a pause. So a view need not find out which
-        transaction it could not apply. (`ViewUnavailable` and `ViewUnfit`: see `View`.)
+        When it raises for several transactions, they are offered again one by one; when for one, that is reported to
+        `failed` and offered again after a pause: a view need not find out which one it could not apply.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
@@ -106,12 +97,12 @@ class RunView(Protocol):
 
 
 def takes_own(view: View | RunView) -> bool:
-    """Whether the view is one of the library's that is given the library's own transactions, too."""
+    """Whether the view is one of the library's that is given the library's own transactions."""
     return bool(getattr(view, "takes_own", False))
 
 
 def tell_log(view: View | RunView, log_key: bytes) -> None:
-    """Tell the view, by its `belongs_to`, if it has one, the key of the log that it follows, or of the topic."""
+    """Tell the view the key of the log or topic that it follows, if it has a `belongs_to`."""
     belongs_to = getattr(view, "belongs_to", None)
     if belongs_to is not None:
         belongs_to(log_key)
@@ -130,7 +121,7 @@ def takes_nothing(partition: PartitionId, first: TransactionId, mark: Transactio
 
 
 async def close_view(view: View | RunView) -> None:
-    """Call the view's `close`, if it has one. Log what it raises: the client is closing in any case."""
+    """Call the view's `close`, if it has one; log what it raises."""
     close = getattr(view, "close", None)
     if close is None:
         return
@@ -143,8 +134,6 @@ async def close_view(view: View | RunView) -> None:
 
 
 class ViewFollower(Protocol):
-    """Applies one partition to a view: a client's task, or a group's."""
-
     def look(self, error: ViewUnavailable | ViewFailed | None) -> None:
         """Have the view asked for its mark before anything is applied: it has gone back, or has this trouble."""
 
@@ -154,7 +143,7 @@ async def watch_view(
 ) -> None:
     """Look now and then whether the view has gone back, for all partitions together; run as a task.
 
-    Without it, a database that was restored would be noticed with the next transaction of each partition only.
+    Without it, a restored database would be noticed with the next transaction of each partition only.
     """
     here = task_here()
     while True:

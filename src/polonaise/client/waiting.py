@@ -19,11 +19,10 @@ T = TypeVar("T")
 
 
 _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
-"""The id of the process that each client's event loop runs in. After a fork the child has the loops, too, but they do
-not run there."""
+"""The process that each client's event loop runs in: after a fork the child has the loops, which do not run there."""
 
 process = object()
-"""An object that stands for this process: a forked child has another one. Compared faster than process ids."""
+"""Stands for this process: a forked child has another one. Compared faster than process ids."""
 
 
 def _new_process() -> None:
@@ -35,7 +34,7 @@ os.register_at_fork(after_in_child=_new_process)
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop, for a client to use; remember that the loop runs in this process."""
+    """Return the running event loop, for a client to use."""
     loop = asyncio.get_running_loop()
     _processes[loop] = os.getpid()
     keep_apart(loop)
@@ -43,15 +42,13 @@ def own_loop() -> asyncio.AbstractEventLoop:
 
 
 def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a client's loop is one of the parent process: this process is a forked child."""
+    """Return whether a client's loop is one of the parent process: this is a forked child."""
     return _processes.get(loop, os.getpid()) != os.getpid()
 
 
 def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") -> None:
-    """Raise `WrongEventLoop` unless called within that loop: waiters of another loop would never be woken.
-
-    Raises `Forked` if that loop is the parent process's; `what` is as for `forked`.
-    """
+    """Raise `WrongEventLoop` unless called within that loop: waiters of another loop would never be woken. Raises
+    `Forked` if that loop is the parent process's; `what` is as for `forked`."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
@@ -66,17 +63,15 @@ def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") ->
 
 
 def deadline_in(timeout: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
-    """Return the time of the client's loop that is `timeout` seconds from now; None for no deadline.
-
-    Raises `BadOption` for an invalid timeout, and as `check_loop`.
-    """
+    """Return the time of the client's loop in `timeout` seconds; None for no deadline. Raises `BadOption`, and as
+    `check_loop`."""
     seconds = checked_seconds("timeout", timeout)
     check_loop(loop)
     return None if seconds is None else loop.time() + seconds
 
 
 def forked(what: str = "log was opened") -> Forked:
-    """Return the error for something that is used in a child process; `what` names it, and how it began."""
+    """Return the error for use in a child process of something; `what` names it, and how it began."""
     return Forked(
         f"this {what} before the process forked, and its connections belong to the parent: "
         "open one in each process, after the fork"
@@ -84,16 +79,13 @@ def forked(what: str = "log was opened") -> Forked:
 
 
 def until(future: asyncio.Future[T], deadline_s: float | None) -> Awaitable[T]:
-    """Return an awaitable for the result of `future`, which must belong to this waiter alone.
-
-    Awaiting raises `TimeoutError` when the loop's time passes `deadline_s`. Costs one timer of the loop; without a
-    deadline nothing, for the awaitable is the future itself.
-    """
+    """Return an awaitable for the result of `future`, which must belong to this waiter alone. Raises `TimeoutError`
+    when the loop's time passes `deadline_s`. Costs one timer of the loop, or nothing."""
     return future if deadline_s is None else _until(future, deadline_s)
 
 
 async def _until(future: asyncio.Future[T], deadline_s: float) -> T:
-    """Await a future with a deadline. Not `asyncio.timeout`, which costs more, and cancels the task."""
+    """Not `asyncio.timeout`, which costs more, and cancels the task."""
     timer = asyncio.get_running_loop().call_at(deadline_s, _expire, future)
     try:
         return await future
@@ -119,14 +111,13 @@ def wake(futures: Iterable[asyncio.Future[None]]) -> None:
 
 
 def fail_all(futures: Iterable[asyncio.Future[Any]], error: PolonaiseError) -> None:
-    """End the waits for these futures with this error, a copy for each; some may have been given up."""
+    """End the waits for these futures with a copy each of this error."""
     for future in futures:
         if not future.done():
             future.set_exception(fresh(error))
 
 
 _ended: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
-"""The tasks that the library has cancelled itself."""
 
 
 def end(task: asyncio.Task[Any]) -> None:
@@ -136,7 +127,6 @@ def end(task: asyncio.Task[Any]) -> None:
 
 
 def ended_here(task: asyncio.Task[Any]) -> bool:
-    """Return whether `end` was called for the task."""
     return task in _ended
 
 
@@ -147,37 +137,31 @@ def cancelled_elsewhere(task: asyncio.Task[Any]) -> Closed:
 
 
 def result_of(task: asyncio.Future[T]) -> T:
-    """Return the result of a task of the library's that has ended, or raise its error.
-
-    Raises `ConnectionLost` if somebody else has cancelled it: that is no cancellation of the caller.
-    """
+    """Return the result of a task of the library's that has ended, or raise its error. Raises `ConnectionLost` if
+    somebody else has cancelled it: that is no cancellation of the caller."""
     if task.cancelled():
         raise ConnectionLost("the application has cancelled a request, as by cancelling all tasks of its event loop")
     return task.result()
 
 
 class Applying(NamedTuple):
-    """A transaction, or a run of them, that the application's view is applying."""
+    """What the application's view is applying, since a time of the loop."""
 
     first: TransactionId
     last: TransactionId
     since_s: float
-    """The loop's time at which the view began."""
 
     def describe(self, now_s: float) -> str:
-        """Return what the view is applying and for how long, for the message of an error."""
         which = f"transaction {self.first}" if self.first == self.last else f"transactions {self.first} to {self.last}"
         return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
 
 
 class Asking(NamedTuple):
-    """A question for its high-water mark that the application's view has not answered yet."""
+    """A request for its high-water mark that the application's view has not answered, since a time of the loop."""
 
     since_s: float
-    """The loop's time at which it was asked."""
 
     def describe(self, now_s: float) -> str:
-        """Return for how long the view has not answered, for the message of an error."""
         return f"the view has not told its high-water mark for {round(now_s - self.since_s, 2):g} s"
 
 
@@ -188,11 +172,11 @@ class AppliedMark:
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
-        """The client high-water mark: everything up to this id is applied by this client."""
+        """Everything up to this id is applied by this client."""
         self.trouble: PolonaiseError | None = None
-        """Why the application's view does not advance at the moment; None while nothing is known to be wrong."""
+        """Why the application's view does not advance; None while nothing is known to be wrong. `Applier` writes it."""
         self.applying: Applying | Asking | None = None
-        """What a coroutine of the view is doing: it applies, or was asked for its mark; None while there is none."""
+        """What a coroutine of the view is doing. `Applier` writes it."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         """A heap of (id, number, future): the number keeps futures from being compared."""
         self._wait_count = 0
@@ -200,7 +184,6 @@ class AppliedMark:
         self._stopped: PolonaiseError | None = None
 
     def reach(self, value: TransactionId) -> None:
-        """Move the mark, and wake the waits up to it."""
         self.value = value
         waiting = self._waiting
         while waiting and waiting[0][0] <= value:
@@ -209,15 +192,13 @@ class AppliedMark:
                 future.set_result(None)
 
     async def wait(self, value: TransactionId, deadline_s: float | None = None) -> None:
-        """Wait until transaction `value` is applied.
-
-        Raises `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition.
-        """
+        """Wait until transaction `value` is applied. Raises `TimeoutError` after the deadline, a time of the loop, and
+        the error that stopped the partition."""
         if self.value < value:
             await until(self.reached(value), deadline_s)
 
     def reached(self, value: TransactionId) -> asyncio.Future[None]:
-        """Return a future that is done when transaction `value` is applied, or fails when the partition stops."""
+        """Return a future that is done when `value` is applied, or fails when the partition stops."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.value >= value:
             future.set_result(None)
@@ -236,37 +217,30 @@ class AppliedMark:
         return future
 
     def stop(self, error: PolonaiseError) -> None:
-        """End every wait with this error: the mark rises no more."""
         self._stopped = error
         waiting, self._waiting = self._waiting, []
         fail_all((future for _, _, future in waiting), error)
 
 
 class Admission:
-    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds.
-
-    The context that waits longest is let in first. A slot is taken before a context runs, so that what it builds can
-    surely be appended. It is given back when the append was registered, and counts by itself, or when the context
-    appends nothing.
-    """
+    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds. The one that waits
+    longest is first. A slot is taken before a context runs, so that what it builds can surely be appended, and given
+    back when the append counts by itself, or there is none."""
 
     __slots__ = ("_is_open", "_stopped", "_waiting", "taken")
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
-        """A function that is given the number of slots taken, and returns whether one more may be taken."""
+        """Whether one more slot may be taken, given the number of those that are."""
         # An `OrderedDict`, because a wait may be given up anywhere in the row, and a dict finds its first only slowly
         # after many removals in front.
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._stopped: PolonaiseError | None = None
         self.taken = 0
-        """The number of slots taken."""
 
     def take_now(self) -> bool:
-        """Take a slot if there is one that no context waits for; return whether one was taken.
-
-        Raises the error that stopped the partition.
-        """
+        """Take a slot if there is one that no context waits for; return whether. Raises the error that stopped the
+        partition."""
         if self._stopped:
             raise fresh(self._stopped)
         if self._waiting or not self._is_open(self.taken):
@@ -275,10 +249,8 @@ class Admission:
         return True
 
     async def take(self, deadline_s: float | None) -> None:
-        """Wait for a slot, and take it.
-
-        Raises `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition.
-        """
+        """Wait for a slot, and take it. Raises `TimeoutError` after the deadline, a time of the loop, and the error
+        that stopped the partition."""
         if self.take_now():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -298,16 +270,13 @@ class Admission:
         self.give_back()
 
     def give_back(self) -> None:
-        """Give back a slot, and let in waiting contexts, as far as there is room."""
         self.taken -= 1
         if self._waiting:
             self.admit()
 
     def admit(self) -> None:
-        """Let waiting contexts in, as far as there is room.
-
-        To be called whenever there may be more room: after a mount, when fates are settled, after a withdrawal.
-        """
+        """Let waiting contexts in, as far as there is room. To be called whenever there may be more: after a mount,
+        when fates are settled, after a withdrawal."""
         waiting = self._waiting
         while waiting:
             first = next(iter(waiting))
@@ -319,7 +288,6 @@ class Admission:
             del waiting[first]
 
     def stop(self, error: PolonaiseError) -> None:
-        """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
         waiting, self._waiting = self._waiting, OrderedDict()
         fail_all(waiting, error)

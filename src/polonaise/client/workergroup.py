@@ -1,4 +1,4 @@
-"""Workers: processes that join a group share the partitions of the log, each worked on by one of them at a time."""
+"""Workers: processes that share the partitions of the log, each worked on by one of them at a time."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from polonaise.wire.leases import (
 COORDINATING: Final[PartitionId] = 0
 """The partition whose owner grants the leases of all groups of a log, or of a topic."""
 _LOOK_S: Final = 0.2
-"""The pause between two looks at who has what, in seconds: what was given up is taken within about twice this time."""
+"""The pause between two looks at who has what, in seconds."""
 _WATCH_S: Final = 2.0
-"""Seconds between two looks from outside at the work in each partition; each of their requests may take as long."""
+"""Seconds between two looks from outside at the work in each partition, and for each of their requests."""
 PARTITIONS_MAX: Final = ASKED_MAX - 1
 """One request has room for all partitions and the member itself."""
 
@@ -64,13 +64,12 @@ class WorkerGroup:
         async with log.group("billing", view=Invoices(url)) as group:  # joins; leaves at the end
             await group.ended()
 
-    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. A
-    worker that was replaced and does not know it is fenced by an epoch, which its successor has raised.
+    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. One
+    that was replaced and does not know it is fenced by an epoch, which its successor has raised.
 
     With `view`, a `SqlView`, each transaction is applied exactly once: epoch, position and effect are one SQL
-    transaction. With `handler`, a coroutine function, each transaction is handled in order at least once: the position
-    is saved in a register of the partition about once a second, and at a hand-over; after a death what was handled
-    since comes again.
+    transaction. With `handler`, a coroutine function, it is handled in order at least once: the position is saved in a
+    register about once a second and at a hand-over; after a death what was handled since comes again.
     """
 
     def __init__(
@@ -85,9 +84,8 @@ class WorkerGroup:
         holder: int,
     ) -> None:
         self.name = name
-        """The group's name."""
         self.member = holder
-        """This member's number: no other member has it."""
+        """This member's number, which no other member has."""
         self._client = log
         self._view = view
         self._handler = handler
@@ -99,17 +97,16 @@ class WorkerGroup:
         self._work: dict[PartitionId, PartitionWork] = {}
         self._wanted: tuple[PartitionId, ...] = ()
         self._terms = json.dumps({"by": "handler" if view is None else "view", "lease_s": lease_s}).encode()
-        """What all members have to have in common, in the note of each member's lease."""
+        """What all members have to have in common; the note of each member's lease."""
         self._members: tuple[int, ...] = ()
         self._present: Collection[str] = ()
-        """The groups that had members when they were last listed, which counts until `_listed_until_s`."""
+        """The groups that had members when they were last listed."""
         self._listed_until_s = float("-inf")
         self._one_lists = asyncio.Lock()
         self._trouble = "no answer yet"
         self._silent_since_s: float | None = None
-        """When the first request was made that has had no answer, nor any after it; None if the last one had one."""
+        """When the first request was made that has had no answer, nor any after it; None if there is none."""
         self._has_joined = False
-        """Whether this member has had its own lease."""
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = False
         self._over: asyncio.Future[PolonaiseError] = self._loop.create_future()
@@ -151,8 +148,7 @@ class WorkerGroup:
     async def leave(self) -> None:
         """Leave the group: what is being handled is brought to its end, and others take over at once.
 
-        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing, nor does one in a
-        forked child.
+        Waits for at most `lease_s` seconds for that. Does nothing in a forked child.
         """
         if is_inherited(self._loop):
             return  # the leases are its parent's
@@ -170,7 +166,6 @@ class WorkerGroup:
             await self._end(Closed(f"this worker has left the group {self.name}"))
 
     async def _end(self, error: PolonaiseError) -> None:
-        """End all tasks, and give up all leases."""
         ending = [work.task for work in self._work.values() if work.task is not None]
         ending += [task for task in self._tasks if task is not asyncio.current_task()]
         for task in ending:
@@ -191,7 +186,7 @@ class WorkerGroup:
             await close_view(cast(Any, self._view))
 
     async def ended(self) -> None:
-        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
+        """Wait until this member can work no more, and raise why: `Closed` after `leave`."""
         check_loop(self._loop)
         raise fresh(await asyncio.shield(self._over))
 
@@ -199,7 +194,7 @@ class WorkerGroup:
 
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
-        """The partitions that this member works on at present; none in a forked child."""
+        """The partitions that this member works on at present."""
         if is_inherited(self._loop):
             return ()
         return tuple(sorted(partition for partition in self._work if self._holds(partition)))
@@ -208,8 +203,8 @@ class WorkerGroup:
         """Return what this member does, as a document for JSON.
 
         `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions, or
-        None if that of one of them is not known, or which these are; and by partition its `state`, `epoch`, `position`,
-        `lag`, and the `trouble` that keeps it from going on.
+        None if not known; and by partition its `state`, `epoch`, `position`, `lag`, and the `trouble` that keeps it
+        from going on.
         """
         partitions = {str(partition): work.health() for partition, work in sorted(self._work.items())}
         member = self._tenures.get(member_lease(self.name, self.member))
@@ -234,7 +229,7 @@ class WorkerGroup:
     # ------------------------------------------------------------------ leases
 
     async def _keep(self) -> None:
-        """Renew what this member has, take its share, and give up what is more, until the member is to end."""
+        """Renew what this member has, take its share, and give up what is more."""
         while not self._over.done():
             began_s = self._now_s()
             self._changed.clear()
@@ -298,7 +293,7 @@ class WorkerGroup:
             self._tenures.pop(asked.name)
 
     def _drop_lost(self) -> None:
-        """End the work in partitions whose leases are lost, and forget the work that is over."""
+        """End the work in partitions whose leases are lost."""
         for partition, work in list(self._work.items()):
             if not self._holds(partition):
                 work.give_up()
@@ -394,10 +389,7 @@ class WorkerGroup:
 
 
 def _note(work: PartitionWork) -> bytes:
-    """Return what `polonaise group describe` is to know of a partition, for the note of its lease.
-
-    That has no room for a long trouble, of which it then has the beginning.
-    """
+    """Return what `polonaise group describe` is to know of a partition, for the note of its lease."""
     told = work.health()
     note = json.dumps(told).encode()
     over = len(note) - NOTE_BYTES_MAX
@@ -409,7 +401,6 @@ def _note(work: PartitionWork) -> bytes:
 
 
 def checked_group(name: str, view: object, handler: object, lease_s: float, progress_s_max: float) -> None:
-    """Raise `BadOption` for arguments that no group can have."""
     checked_group_name(name)
     if (view is None) == (handler is None):
         raise BadOption("a group has either a view or a handler: give view=… or handler=…")

@@ -27,7 +27,7 @@ from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 SAVE_S: Final = 1.0
-"""Seconds after which a handler's position is saved, at the latest, if transactions were handled since."""
+"""Seconds after which a handler's position is saved at the latest."""
 _SAVE_COUNT: Final = 1_000
 """Transactions after which it is saved as well."""
 _PAUSE_S_MAX: Final = 10.0
@@ -40,8 +40,6 @@ _log = logging.getLogger("polonaise.client")
 
 
 class PartitionWork:
-    """A worker's work in one partition, for as long as it has the lease."""
-
     def __init__(
         self,
         log: ReadableLog,
@@ -50,10 +48,8 @@ class PartitionWork:
         holds: Callable[[], bool],
         progress_s_max: float,
     ) -> None:
-        """Prepare the work; `holds()` says whether this worker has the partition's lease.
-
-        A step that takes longer than `progress_s_max` seconds is told as trouble, and goes on.
-        """
+        """Prepare the work; `holds()` says whether this worker has the partition's lease. A step that takes longer than
+        `progress_s_max` seconds is told as trouble, and goes on."""
         self._log = log
         self.partition = partition
         self.progress = progress
@@ -62,7 +58,6 @@ class PartitionWork:
         self._step = ""
         """What is being done just now; empty while it waits for transactions, or between two attempts."""
         self._step_s = 0.0
-        """When that began."""
         self._stopping = False
         self._may_be_woken = self._is_woken = False
         self._saved_s = 0.0
@@ -73,19 +68,18 @@ class PartitionWork:
         self._unseen_when_over = False
         """Whether it was a read that failed: the next one may wait at the end of the log, and gives no sign of that."""
         self.committed: TransactionId | None = None
-        """The partition's committed high-water mark when it was asked for last; None if there was no answer."""
+        """The committed high-water mark when it was last asked for; None if there was no answer."""
         self._answered_s = self._now_s()
         """When it was answered last, or the work began."""
         self._log_end: TransactionId | None = None
-        """Where the log ended when it was found to end below the position; None while the position is one it has."""
+        """Where the log ended when it was found to end below the position; None while it does not."""
         self._unanswered = ""
-        """Why it was not answered; empty if it was."""
+        """Why the mark was not answered; empty if it was."""
         self.fenced = False
         """Whether another worker has taken the partition over."""
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in a task of its own."""
         name = f"client: worker of partition {self.partition}"
         self.task = self._log._host.spawn(self._run(), name)
 
@@ -122,7 +116,6 @@ class PartitionWork:
         return ""
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the work as a document for JSON."""
         return {
             "state": self.state,
             "epoch": self.progress.epoch,
@@ -136,9 +129,9 @@ class PartitionWork:
     async def watch(self, within_s: float) -> None:
         """Ask how far the log is, and do what the task can't while it is stuck, or has nothing to read.
 
-        Keeps the position before a transaction that fails or takes long, and ends the work if the partition was taken
-        over from this worker, or its position was set by an operator. A position that the log does not reach is read
-        anew. Each request takes at most `within_s` seconds.
+        Keeps the position before a transaction that fails or takes long, ends the work if another worker or an operator
+        has taken the partition over, and has a position read anew that the log does not reach. Each request takes at
+        most `within_s` seconds.
         """
         position = self.progress.position if self.state == "works" else NO_TRANSACTION
         await self._ask_mark(within_s)
@@ -236,11 +229,8 @@ class PartitionWork:
             self._saved_s = self._now_s()
 
     async def _compare(self) -> None:
-        """Raise `ClientAhead` if the log ends below the position, or did when that was seen first.
-
-        By an answer that was asked for after the position was known. A log that has grown past the position since is
-        another one than that which was applied: to go on would leave out what it has below.
-        """
+        """Raise `ClientAhead` if the log ends below the position, or did when that was seen first. A log that has grown
+        past it since is another one: to go on would leave out what it has below."""
         position, known = self.progress.position, self._log_end
         self.committed = await self._log._requests.high_water_mark(self.partition, None)
         end = self.committed if known is None else min(known, self.committed)
@@ -314,7 +304,7 @@ class PartitionWork:
         return self._now_s() - self._saved_s >= SAVE_S or self.progress.position - self._saved_at >= _SAVE_COUNT
 
     async def _wait(self, waiting: Any) -> bool:
-        """Wait for something that `stop`, or a position in doubt, may break off; return False if it did."""
+        """Wait for something that `stop`, or a position in doubt, may break off."""
         if self._stopping:
             waiting.close()
             return False

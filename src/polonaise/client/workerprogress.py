@@ -1,7 +1,6 @@
 """How far a worker is in a partition, kept where another worker finds it: in a register, or in a view's database.
 
-Either has an epoch, which each worker raises when it takes a partition over. What a worker keeps under an earlier epoch
-is refused: it has been replaced, whether it knows or not.
+Each worker raises an epoch when it takes a partition over, and what is kept under an earlier one is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, TransactionId
 
 Handler = Callable[[Transaction], Awaitable[None]]
-"""An application's coroutine function that is given each transaction in order."""
 
 Present = Callable[[], Awaitable[Collection[str]]]
 """Returns the names of the worker groups that have members at present."""
@@ -51,11 +49,11 @@ class Progress(Protocol):
     """How far a worker is in one partition."""
 
     epoch: int
-    """How often the partition was taken over, this worker's time included; 0 before `take_over`."""
+    """How often the partition was taken over, this time included; 0 before `take_over`."""
     position: TransactionId
     """The last id that was handled; -1 for none."""
     may_wait_for: str
-    """What a step that takes long may be waiting for, as the end of a sentence; empty if nothing is to be said."""
+    """What a step that takes long may be waiting for, as the end of a sentence."""
     doubtful: bool
     """Whether something was read that another worker, or an operator, may have written to take the partition over."""
 
@@ -69,16 +67,16 @@ class Progress(Protocol):
     async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
         """Handle a run that follows the position, the library's own transactions included; move the position.
 
-        Stops early, without an error, when `holds()` is false. Raises `WorkerFenced`, and what the application raises:
-        the position is then before the transaction to blame, or before some that come again with it. It is before the
-        whole run, and `ViewUnavailable` is raised, if what was handled before was lost.
+        Stops early when `holds()` is false. Raises `WorkerFenced`, and what the application raises: the position is
+        then before the transaction to blame, or before some that come again with it; before the whole run if what was
+        handled was lost (`ViewUnavailable`).
         """
 
     async def save(self) -> None:
         """Keep the position where the next worker finds it. Raises `WorkerFenced`."""
 
     async def check(self) -> None:
-        """Look whether the partition was taken over from this worker, if so: raises `WorkerFenced`."""
+        """Raise `WorkerFenced` if the partition was taken over from this worker."""
 
 
 class ViewProgress:
@@ -90,7 +88,7 @@ class ViewProgress:
         self._present = present
         self._partition = partition
         self._singly_until = NO_TRANSACTION
-        """The end of a run that failed: transactions up to this id are applied one by one."""
+        """The end of a run that failed: up to this id transactions are applied one by one."""
         self.epoch = 0
         self.position = NO_TRANSACTION
 
@@ -135,10 +133,8 @@ class ViewProgress:
 
 
 class HandlerProgress:
-    """The progress of a handler: epoch and position in a register of the partition, saved now and then.
-
-    What was handled since it was saved is handled again by the next worker.
-    """
+    """The progress of a handler: epoch and position in a register of the partition, saved now and then. What was
+    handled since it was saved is handled again by the next worker."""
 
     may_wait_for = ""
 
@@ -150,7 +146,7 @@ class HandlerProgress:
         self._kept: bytes | None = None
         self._saved = NO_TRANSACTION
         self._saved_by = NO_TRANSACTION
-        """The id of the transaction that saved the position last."""
+        """The transaction that saved the position last."""
         self._one_saves = asyncio.Lock()
         self.doubtful = False
         self.epoch = 0
@@ -240,7 +236,7 @@ async def replace_kept(
     key: bytes,
     change: Callable[[int, TransactionId], tuple[int, TransactionId]],
 ) -> tuple[int, TransactionId]:
-    """Change epoch and position from what they are, however often others come in between. Return the new ones."""
+    """Change epoch and position from what they are, however often others come in between; return the new ones."""
     backoff = Backoff(log._settings.retry_s_min, log._settings.retry_s_max)
     while True:
         before = await log._requests.register(partition, key, None)
@@ -263,7 +259,7 @@ async def replace_kept(
 async def _keep(
     log: Connected, partition: PartitionId, key: bytes, before: bytes | None, after: bytes
 ) -> TransactionId:
-    """Set the register to `after` by an own transaction, unless it is not `before`. Return that transaction's id."""
+    """Set the register to `after` by an own transaction, if it is `before`; return that transaction's id."""
     expected = Expectation.absent(key) if before is None else Expectation.equals(key, before)
     await log._appends_of(partition).admission.wait(None)
     receipt = append_own(log, partition, OwnKind.GROUP, expectations=[expected], changes=[Change.set(key, after)])

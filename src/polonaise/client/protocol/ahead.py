@@ -7,18 +7,15 @@ from typing import Final
 from polonaise.terms import TransactionId
 
 _FILLED: Final = 0.75
-"""The fraction of an answer that a part is planned to fill. Ids that do not fit cost another request, and the parts
-behind wait for that."""
+"""The fraction of an answer that a part is planned to fill. What does not fit costs another request."""
 _GROWTH_MAX: Final = 2
 """The most ids that a part may have, as a multiple of the ids in the last answer: later transactions may be larger."""
 
 
 class Ahead:
-    """Divides the ids from `first` to `last`, both included, into parts that most likely fit into one answer each.
-
-    An answer holds `answer_bytes`. How many ids that are is learnt from the answers; the first one had `ids` of them in
-    `size` bytes.
-    """
+    """Divides the ids from `first` to `last`, both included, into parts that most likely fit into one answer each. An
+    answer holds `answer_bytes`; how many ids that is, is learnt from the answers: the first had `ids` of them in `size`
+    bytes."""
 
     def __init__(self, first: TransactionId, last: TransactionId, answer_bytes: int, ids: int, size: int) -> None:
         self._next = first
@@ -27,11 +24,8 @@ class Ahead:
         self._ids = self._fitting(ids, size)
 
     def next_part(self, due: TransactionId) -> tuple[TransactionId, TransactionId] | None:
-        """Return the first and last id of the next part; None when all parts are requested.
-
-        `due` is the id that has to come next: answers hold whole batches, which may reach far beyond what was
-        requested.
-        """
+        """Return the first and last id of the next part; None when all are requested. Answers hold whole batches and
+        may reach beyond their part: `due` is the id that has to come next."""
         first = max(self._next, due)
         if first > self._last:
             return None
@@ -43,5 +37,4 @@ class Ahead:
         self._ids = self._fitting(ids, size) if whole else min(self._ids, ids)
 
     def _fitting(self, ids: int, size: int) -> int:
-        """Return how many ids most likely fit into an answer, at least 1."""
         return max(min(int(_FILLED * ids * self._answer_bytes) // max(size, 1), _GROWTH_MAX * ids), 1)

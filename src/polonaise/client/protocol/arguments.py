@@ -1,7 +1,4 @@
-"""Checks of what an application passes: an invalid argument is refused by name, with its value and what is wanted.
-
-An append without optional arguments calls none of these unless something has failed already: that is the hot path.
-"""
+"""Checks of what an application passes: an invalid argument is refused by name, with its value and what is wanted."""
 
 from __future__ import annotations
 
@@ -39,12 +36,10 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def wrong(name: str, given: object, wanted: str) -> BadOption:
-    """Return the error for one invalid argument: its name, its value (shortened), its type, and what is wanted."""
     return BadOption(f"{name}={_shown(given)} ({type(given).__name__}): {wanted}")
 
 
 def _shown(given: object) -> str:
-    """Return the value for a message: shortened, and without the secrets that an address may hold."""
     return _repr.repr(given)
 
 
@@ -60,10 +55,8 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
-    """Return `given` if it is an integer from `lowest` to 2**63 - 1, such as a transaction's id (-1: before the first).
-
-    Raises `BadOption` for anything else. `wanted` says in its message what is wanted, by default a transaction's id.
-    """
+    """Return `given` if it is an integer from `lowest` to 2**63 - 1. Raises `BadOption`, which says `wanted`, for
+    anything else."""
     if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
     return given
@@ -96,7 +89,6 @@ def encoded(name: str, text: str) -> bytes:
 
 
 def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
-    """Return the error for an invalid lock, after making it has failed."""
     if not isinstance(mode, LockMode):
         return wrong("mode", mode, "LockMode.READ, WRITE or APPEND")
     if not isinstance(name, str):
@@ -109,16 +101,13 @@ def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
 
 
 def _is_broken(text: str) -> bool:
-    """Whether the text has half of a surrogate pair, which UTF-8 can't encode."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def partitions_named(text: str | None, count: int, topic: str = "") -> list[PartitionId]:
-    """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition.
-
-    `count` is the number of partitions of the `topic`, or of the log's own if `topic` is empty. Raises `BadOption` for
-    an invalid text, or None where there are several partitions, and `UnknownPartition` for a number from `count` on.
-    """
+    """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition. `count` is the
+    number of partitions of `topic`, empty for none. Raises `BadOption`, also for None where there are several, and
+    `UnknownPartition`."""
     if text is None:
         if count == 1:
             return [0]

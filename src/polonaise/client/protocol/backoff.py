@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Backoff:
-    """A growing series of pauses, in seconds. Their jitter keeps clients from coming back all at the same time."""
+    """A growing series of pauses, in seconds, with jitter, so that clients do not come back all at the same time."""
 
     __slots__ = ("_max_s", "_min_s", "_next_s")
 
@@ -14,11 +14,11 @@ class Backoff:
         self._next_s = min_s
 
     def pause_s(self, chance: float) -> float:
-        """Return the next pause, from half its length to all of it; `chance` is a random number from 0 to 1."""
+        """Return the next pause, from half its length to all of it; `chance` is from 0 to 1."""
         pause = self._next_s
         self._next_s = min(self._max_s, pause * 2)
         return pause * (0.5 + chance / 2)
 
     def reset(self) -> None:
-        """Begin again with the shortest pause, after an attempt that succeeded."""
+        """Begin again with the shortest pause."""
         self._next_s = self._min_s

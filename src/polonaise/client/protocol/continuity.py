@@ -19,11 +19,9 @@ class Continuity:
         self._last_crc = 0
 
     def follows(self, batch: Batch) -> bool:
-        """Move on past this batch; return True if it brings the next id, False if it brings nothing new.
-
-        Raises `OutOfOrder` for a gap, and `LogForked` if the batch contradicts the last one, as its successor or its
-        repetition.
-        """
+        """Move on past this batch; return True if it brings the next id, False if it brings nothing new. Raises
+        `OutOfOrder` for a gap, and `LogForked` if the batch contradicts the last one, as its successor or its
+        repetition."""
         if batch.first > self.next_id:
             raise OutOfOrder(
                 f"ids {self.next_id} to {batch.first - 1} of partition {batch.partition} are missing: read again"
@@ -38,10 +36,6 @@ class Continuity:
         return True
 
     def _check_link(self, batch: Batch) -> None:
-        """Raise `LogForked` if the batch contradicts the last one, as its successor or its repetition.
-
-        Other batches, such as an older one that is fed again, say nothing of the last one.
-        """
         follows = batch.first - 1 == self._last_seen and batch.previous_crc != self._last_crc
         repeats = batch.last == self._last_seen and batch.crc != self._last_crc
         if follows or repeats:
@@ -51,6 +45,6 @@ class Continuity:
             )
 
     def rewind(self, next_id: TransactionId) -> None:
-        """Go back to the earlier id `next_id`, and check no CRC there: that of the batch before this id is not kept."""
+        """Go back to an earlier id, and check no CRC there: that of the batch before it is not kept."""
         self.next_id = next_id
         self._last_seen = None

@@ -24,8 +24,6 @@ class Expectation(NamedTuple):
     If one of its expectations does not hold, the append is refused with `ExpectationFailed`. ::
 
         log.append(b"guest 7", expectations=[Expectation.absent(b"seat/12")], changes=[Change.set(b"seat/12", b"7")])
-
-    `position` raises `BadOption` for an invalid id; `append` does for an invalid key or value.
     """
 
     kind: ExpectationKind
@@ -49,7 +47,7 @@ class Expectation(NamedTuple):
 
     @classmethod
     def position(cls, transaction: TransactionId) -> Expectation:
-        """Demand that the append's first transaction id is exactly this one. Raises `BadOption` for an invalid id."""
+        """Demand that the append's first transaction gets exactly this id. Raises `BadOption` for an invalid id."""
         position = checked_id("transaction", transaction, 0)
         return cls(ExpectationKind.POSITION, b"", position.to_bytes(8, "little", signed=True))
 
@@ -109,14 +107,12 @@ def checked_body(data: Any, limits: Limits) -> bytes:
 
 
 def body_too_large(size: int, limits: Limits) -> BodyTooLarge:
-    """Return the error for a body past the bound."""
     return BodyTooLarge(
         f"a body of {size} bytes; the limit is {limits.body_bytes_max}: store it elsewhere and append its address"
     )
 
 
 def check_group_size(count: int, size: int, limits: Limits) -> None:
-    """Raise `BodyTooLarge` for a group past the bounds. A single transaction counts as a body and not as a group."""
     if count > limits.group_count_max or (size > limits.group_bytes_max and count > 1):
         raise BodyTooLarge(
             f"a group of {count} transactions with {size} bytes; the limits are "
@@ -143,7 +139,7 @@ _LOCK: Final = frozenset((Lock,))
 
 
 def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
-    """Return the bytes of the locks, joined. Raises `TooManyLocks`, or `BadOption` for what is not a `Lock`."""
+    """Return the bytes of the locks, joined. Raises `TooManyLocks` and `BadOption`."""
     if type(locks) is list and len(locks) == 1 and type(locks[0]) is Lock:
         return locks[0]  # the common case: a lock is its own bytes
     listed: list[Lock] = []
@@ -164,7 +160,6 @@ def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
 
 
 def _wrong_locks(locks: Any, listed: list[Any]) -> BadOption:
-    """Return the error for these locks, after joining them has failed. Off the hot path, so it may look at each."""
     if isinstance(locks, Lock):
         return wrong("locks", locks, "one lock goes in a list, too: [Lock(name, id)]")
     for lock in listed:
@@ -178,9 +173,8 @@ def operations(
 ) -> list[tuple[int, bytes, bytes]]:
     """Return expectations and changes as tuples (kind, key, value), as they are sent, expectations first.
 
-    Raises `BadOption` for an invalid one, and past `OPERATIONS_MAX` and `OPERATIONS_BYTES_MAX`. Only the library
-    (`own`) sets registers under its own prefixes. An application may expect them, and delete those that are not needed
-    any more.
+    Raises `BadOption` for an invalid one, and past the bounds. Only the library (`own`) sets registers under its own
+    prefixes, which an application may expect and delete.
     """
     checked: list[tuple[int, bytes, bytes]] = []
     for expectation in _listed("expectations", expectations, Expectation):
@@ -206,7 +200,6 @@ def _reserved(key: bytes) -> BadOption:
 
 
 def bytes_of(operations: Iterable[tuple[int, bytes, bytes]]) -> int:
-    """Return the bytes of the keys and values of expectations and changes."""
     return sum(len(key) + len(value) for _, key, value in operations)
 
 
@@ -242,10 +235,9 @@ class Draft:
                 return tx.abandon("insufficient funds")
             tx.append(b"%d %d" % (account, -amount))
 
-    Several appends in one context are a group: they commit one after the other, all or none. Nothing is sent before the
-    context has returned; after that, every method raises `Closed`. `partition` is where the transaction goes, and
-    `high_water_mark` the id up to which the client had applied the log when the context began. Whatever the context
-    reads from the view is at least that new.
+    Several appends in one context are a group: they commit one after the other, all or none. Once the context has
+    returned, every method raises `Closed`. What the context reads from the view is at least as new as
+    `high_water_mark`, the id up to which the client had applied the log of `partition` when the context began.
     """
 
     __slots__ = (
@@ -274,12 +266,10 @@ class Draft:
         self.partition = partition
         self.high_water_mark = high_water_mark
         self.bodies: list[tuple[int, bytes]] = []
-        """The (header, body) of each append."""
         self.locks: list[Lock] = []
         self.operations: list[tuple[int, bytes, bytes]] = []
         self.position: TransactionId | None = None
         self.needs: Needs | None = None
-        """What the append needs beside its commit; None for nothing."""
         self.size = 0
         self.abandoned: str | None = None
         self._operation_bytes = 0
@@ -289,11 +279,10 @@ class Draft:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         return self.size + LOCK_BYTES * len(self.locks) + self._operation_bytes
 
     def end(self) -> None:
-        """Refuse further calls: the context has returned, and what it added now would be lost."""
+        """Refuse further calls: what they add would be lost."""
         self._over = True
 
     def _check_open(self) -> None:
@@ -303,9 +292,9 @@ class Draft:
     def read_lock(self, name: str, id: LockId) -> None:
         """Declare that the transaction is built on the state behind this lock, and does not change it.
 
-        The append is refused, and the context runs again, if another transaction with a WRITE or APPEND lock on it has
-        been ordered above `high_water_mark`. `id` is an integer of 64 bits, a text or a UUID; `7` and `"7"` are two
-        locks. Raises `BadOption` for an invalid lock, and `TooManyLocks` past `Limits.locks_max`.
+        The append is refused, and the context runs again, if another transaction with a WRITE or APPEND lock on it was
+        ordered above `high_water_mark`. `id` is an integer of 64 bits, a text or a UUID; `7` and `"7"` are two locks.
+        Raises `BadOption` for an invalid lock, and `TooManyLocks` past `Limits.locks_max`.
         """
         self._lock(name, id, _READ)
 
@@ -316,8 +305,7 @@ class Draft:
     def append_lock(self, name: str, id: LockId) -> None:
         """Declare that the transaction changes the state behind this lock without having looked at it, like a deposit.
 
-        The append is never refused for this lock; appends that were built on the state before it are. Raises as
-        `read_lock`.
+        Never refused for this lock; appends that were built on the state before it are. Raises as `read_lock`.
         """
         self._lock(name, id, _APPEND)
 
@@ -334,8 +322,8 @@ class Draft:
     def append(self, data: Any, header: int = 0) -> None:
         """Append a transaction with `data` (bytes, or what the client's serializer encodes) to the group.
 
-        `header` is an integer of 32 bits, signed. Raises `BodyTooLarge` for a body or a group past `Limits`, and
-        `BadOption` for an invalid header or for data that is not bytes.
+        Raises `BodyTooLarge` for a body or a group past `Limits`, and `BadOption` for a header that is no signed 32-bit
+        integer, or data that is not bytes.
         """
         if self._over:
             self._check_open()
@@ -355,8 +343,8 @@ class Draft:
 
             tx.expect(b"seat/12", absent=True)
 
-        If the demand does not hold when the append is ordered, the append is refused and `run` raises
-        `ExpectationFailed`; the context does not run again for that. Raises `BadOption` for an invalid argument.
+        If it does not hold when the append is ordered, `run` raises `ExpectationFailed`, without running the context
+        again. Raises `BadOption` for an invalid argument.
         """
         if (equals is not None) + absent + present != 1:
             raise BadOption("expect(key, …) takes exactly one of equals=, absent=True, present=True")
@@ -371,8 +359,8 @@ class Draft:
 
         `tx.expect_position(tx.high_water_mark + 1)` demands that nothing was appended meanwhile. If another transaction
         gets the id first, the context runs again once all that was ordered before its append is applied. `run` raises
-        `ExpectationFailed` for an id up to `high_water_mark`, which no append can get any more, and for an id that is
-        still beyond the end of the log when the append is ordered. Raises `BadOption` for an invalid id.
+        `ExpectationFailed` for an id up to `high_water_mark`, and for one still beyond the end of the log when the
+        append is ordered. Raises `BadOption` for an invalid id.
         """
         self._add_operations([Expectation.position(checked_id("id", id, 0))], [])
         self.position = id
@@ -380,9 +368,9 @@ class Draft:
     def need(self, *, copies: int = 0, zones: int = 0) -> None:
         """Demand that the append is on so many copies, in so many zones, before it counts as a success.
 
-        As the parameters of `Log.append`. `run` goes on trying while too few replicas are engaged, and raises
-        `CopiesUnproved` if the append is committed and the deadline passes before the proof. A second call replaces
-        the first. Raises `BadOption` for an invalid number.
+        The numbers are as in `Log.append`; a second call replaces the first. While too few replicas are engaged `run`
+        tries again; it raises `CopiesUnproved` if the append is committed and not proved before the deadline. Raises
+        `BadOption` for an invalid number.
         """
         self._check_open()
         self.needs = checked_needs(copies, zones)
@@ -412,8 +400,8 @@ class Draft:
     def abandon(self, reason: str | None = None) -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
 
-        The decision is final, and rests on the state that the view had applied when the context ran. Where that state
-        must be the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
+        The decision is final, and rests on the state that the view had applied when the context ran: where that must be
+        the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
         """
         self._check_open()
         self.abandoned = "the context abandoned the transaction" if reason is None else str(reason)
@@ -422,8 +410,8 @@ class Draft:
 def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
     """Append a transaction of the library's own behind everything else in the draft.
 
-    It has to be the last: a draft's operations are sent with its last transaction, and the owner marks that one as the
-    library's own. A function and not a method of `Draft`, so that no application is offered it.
+    It has to be the last: a draft's operations are sent with its last transaction, which the owner marks as the
+    library's own. No method of `Draft`, so that no application is offered it.
     """
     draft._check_open()
     draft.bodies.append((int(kind), checked_body(data, draft._limits)))

@@ -25,7 +25,6 @@ from polonaise.wire.appends import AppendColumns, Operation
 from polonaise.wire.frame import Buffer
 
 _UNBOUNDED: Final = Limits(*[2**62] * len(Limits._fields))
-"""Limits that nothing exceeds: a group is checked against the client's limits when it is appended, not when made."""
 
 
 class Group:
@@ -88,12 +87,10 @@ class Group:
         )
 
     def __len__(self) -> int:
-        """Return the number of transactions."""
         return len(self.headers)
 
     @property
     def size(self) -> int:
-        """The bytes of its bodies and locks."""
         return len(self.data) + LOCK_BYTES * len(self.lock_hashes)
 
     def _check(self) -> None:
@@ -116,7 +113,7 @@ class Group:
             )
 
     def check(self, limits: Limits) -> None:
-        """Check the group against `limits`. Raises `BodyTooLarge`, `TooManyLocks`, `BadOption` for an empty group."""
+        """Check the group against `limits`. Raises `BodyTooLarge`, `TooManyLocks`, `BadOption`."""
         count = len(self)
         if not count:
             raise BadOption("an empty group: append at least one transaction; its body may be empty")
@@ -131,7 +128,7 @@ class Group:
     def columns(
         self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
     ) -> AppendColumns:
-        """Return the columns of an append frame for this group alone. The operations belong to the whole group."""
+        """Return the columns of an append frame for this group alone."""
         count = len(self)
         columns = AppendColumns()
         columns.sequences = array("q", range(sequence, sequence + count))

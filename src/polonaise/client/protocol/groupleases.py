@@ -25,15 +25,12 @@ class ToldWorker:
 
     def __init__(self, holder: int, note: bytes) -> None:
         self.holder = holder
-        """The member's number."""
         self.note = note
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """What its note says: a member's `by` and `lease_s`; of a partition what `PartitionWork.health` returns.
-
-        Empty if it says nothing that can be read.
-        """
+        """What its note says; empty if that can't be read. A member's has `by` and `lease_s`, a partition's what
+        `PartitionWork.health` returns."""
         try:
             told = json.loads(self.note)
         except (ValueError, RecursionError):
@@ -41,7 +38,7 @@ class ToldWorker:
         return told if isinstance(told, dict) else {}
 
     def number(self, name: str) -> int | None:
-        """Return a whole number of what the note says, such as `lag`; None if it says none."""
+        """Return a whole number from the note, such as `lag`; None if it has none."""
         found = self.told.get(name)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
@@ -51,18 +48,17 @@ class ToldGroup:
 
     def __init__(self) -> None:
         self.members: dict[int, ToldWorker] = {}
-        """By number, the members that are there."""
         self.workers: dict[PartitionId, ToldWorker] = {}
-        """By partition, the members that work on them."""
+        """The members that work on partitions."""
 
     @property
     def lag(self) -> int | None:
-        """The transactions that the partitions which are worked on are behind, in total; None if that is not known."""
+        """The transactions that these partitions are behind, in total; None if that is not known."""
         return total_lag(worker.number("lag") for worker in self.workers.values()) if self.workers else None
 
 
 def total_lag(lags: Iterable[int | None]) -> int | None:
-    """Return the sum; None if one of them is not known, since the one that is not known may be the largest."""
+    """Return the sum; None if one is not known: it may be the largest."""
     total = 0
     for lag in lags:
         if lag is None:
@@ -79,22 +75,19 @@ def checked_group_name(name: str) -> str:
 
 
 def lease_prefix(group: str) -> str:
-    """Return the prefix of the names of a group's leases."""
     return f"{GROUP_LEASES}{group}/"
 
 
 def member_lease(group: str, holder: int) -> str:
-    """Return the name of the lease that says that a member is there."""
     return f"{lease_prefix(group)}{_MEMBER}/{holder}"
 
 
 def partition_lease(group: str, partition: PartitionId) -> str:
-    """Return the name of the lease of one partition."""
     return f"{lease_prefix(group)}{_PARTITION}/{partition}"
 
 
 def told_groups(leases: Iterable[ListedLease]) -> dict[str, ToldGroup]:
-    """Return by name the groups that these leases are of, in the order of names. Other leases are passed over."""
+    """Return by name, in order, the groups that these leases are of. Other leases are passed over."""
     groups: dict[str, ToldGroup] = {}
     for lease in leases:
         if (named := _NAME.fullmatch(lease.name)) is None:

@@ -16,10 +16,9 @@ LOCK_BYTES: Final = 9
 """The bytes of one lock: 8 of its hash, and behind them one for the mode."""
 
 LockId: TypeAlias = int | str | UUID
-"""The id of a lock: a signed 64-bit number, a text, or a UUID. `7` and `"7"` are different ids."""
+"""The id of a lock. `7` and `"7"` are different ids."""
 
 _MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
-"""Selects the mode bytes of joined locks."""
 _TEXT: Final = b"text"
 _UUID: Final = b"uuid"
 _NUMBER: Final = b""
@@ -32,11 +31,8 @@ class Lock(bytes):
 
         await log.append(b"1 100", locks=[Lock("account", 1), Lock("iban", "DE89 3704", LockMode.READ)])
 
-    The id is a signed 64-bit number, a text or a UUID; the mode is WRITE by default. A lock can be used any number of
-    times, and making the same one again is cheap. Raises `BadOption` for an invalid name, id or mode.
-
-    A lock is the very bytes that are sent. Most transactions have locks, and bytes are joined into columns without a
-    look at each, and cost the garbage collector nothing.
+    The id is a signed 64-bit number, a text or a UUID; the mode is WRITE by default. Making the same lock again is
+    cheap. Raises `BadOption` for an invalid name, id or mode.
     """
 
     __slots__ = ()
@@ -53,12 +49,12 @@ class Lock(bytes):
 
     @property
     def hash(self) -> int:
-        """The hash by which the owner knows the lock."""
+        """The 64-bit hash by which the owner knows the lock."""
         return int.from_bytes(self[:-1], "little")
 
     @property
     def mode(self) -> LockMode:
-        """The mode: what the append does to the state behind the lock."""
+        """What the append does to the state behind the lock."""
         return LockMode(self[-1])
 
     def __repr__(self) -> str:
@@ -87,17 +83,16 @@ def _new_lock(name: str, id: LockId, mode: LockMode) -> Lock:
 
 _KEPT: Final[tuple[dict[str, dict[LockId, Lock]], ...]] = tuple({} for _ in range(2 * len(LockMode)))
 """The locks that were made lately, by mode, name and id. The second half stays empty, so that the modes -3 to -1 find
-nothing. Plain dictionaries, one in the other: a look-up in them touches a third of the memory that one in an
-`lru_cache` does, and nearly all the cost of a lock is waiting for memory."""
+nothing. Plain dictionaries, one in the other: a look-up touches a third of the memory that one in an `lru_cache`
+does."""
 _PLAIN: Final = frozenset((int, str, UUID))
-"""The types of ids that are looked up in `_KEPT`. True and 1.0 would be found where 1 is, and are no valid ids."""
+"""The types of ids that are looked up in `_KEPT`: True and 1.0 would be found where 1 is."""
 _KEPT_MAX: Final = 65_536
 """About the most locks in `_KEPT`: the next one that is made drops all others."""
 _kept_count = count()
 
 
 def _keep(lock: Lock, name: str, id: LockId, mode: LockMode) -> None:
-    """Keep a lock that was made; drop all others once there are too many."""
     global _kept_count
     if next(_kept_count) >= _KEPT_MAX:
         _kept_count = count()
@@ -107,11 +102,8 @@ def _keep(lock: Lock, name: str, id: LockId, mode: LockMode) -> None:
 
 
 def _hash(name: str, id: LockId) -> bytes:
-    """Return the hash of a lock, the same in every client: 8 bytes of blake2b over the length-prefixed name and the id.
-
-    The length in front keeps name and id apart, and BLAKE2's personalization keeps the types of ids apart: no two
-    different pairs of name and id are hashed from the same input.
-    """
+    """Return the hash, the same in every client: 8 bytes of blake2b over the length-prefixed name and the id. The
+    length keeps name and id apart, and BLAKE2's personalization the types of ids."""
     if isinstance(id, str):
         kind, raw = _TEXT, id.encode()
     elif isinstance(id, UUID):
@@ -125,6 +117,5 @@ def _hash(name: str, id: LockId) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def _hash_of_name(name: str, kind: bytes) -> blake2b:
-    """Return the hash object after the name was fed to it, cached: an application has few names and many ids."""
     raw = name.encode()
     return blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8, person=kind)

@@ -8,10 +8,7 @@ from polonaise.wire.copies import NEEDED_MAX, Needs
 
 
 def checked_needs(copies: int, zones: int) -> Needs | None:
-    """Return what an append needs; None for nothing. Raises `BadOption` for what is no number of copies or zones.
-
-    So many zones take as many copies at least.
-    """
+    """Return what an append needs, None for nothing: so many zones take as many copies. Raises `BadOption`."""
     for name, value in (("copies", copies), ("zones", zones)):
         if type(value) is not int or not 0 <= value <= NEEDED_MAX:
             raise wrong(name, value, f"an integer, 0 to {NEEDED_MAX}")

@@ -47,13 +47,12 @@ class OnceRecord(NamedTuple):
     """The returned value as JSON, in ASCII, which a view's database of any encoding can hold."""
 
     def pack(self) -> bytes:
-        """Return the body of the own transaction that records the key."""
         key, request = self.key.encode(), self.request.encode()
         return _HEAD.pack(len(key), len(request), self.appended) + key + request + self.value.encode()
 
     @classmethod
     def parse(cls, tx: Transaction) -> OnceRecord:
-        """Read the record from an own transaction. Raises `DataDamaged` for a body that holds none."""
+        """Read the record from an own transaction. Raises `DataDamaged`."""
         try:
             key_bytes, request_bytes, appended = _HEAD.unpack_from(tx.data)
             value = _HEAD.size + key_bytes + request_bytes
@@ -78,10 +77,7 @@ def checked_once_key(key: Any) -> str:
 
 
 def digest_of_request(request: Any) -> str:
-    """Return a digest that tells one request from another; empty for None.
-
-    Raises `BadOption` for anything but bytes and text.
-    """
+    """Return a digest that tells one request from another; empty for None. Raises `BadOption`."""
     if request is None:
         return ""
     if not isinstance(request, bytes | str):
@@ -91,7 +87,7 @@ def digest_of_request(request: Any) -> str:
 
 
 def encoded_value(value: Any) -> str:
-    """Return a context's value as JSON. Raises `BadOption` for a value that JSON can't hold, or that is too large."""
+    """Return a context's value as JSON. Raises `BadOption` for one that JSON can't hold, or that is too large."""
     try:
         text = json.dumps(value, allow_nan=False)  # Python alone writes and reads NaN and infinities in JSON
     except (TypeError, ValueError, RecursionError) as error:

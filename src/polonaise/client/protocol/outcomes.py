@@ -26,25 +26,22 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 RACES_AT_ONCE: Final = 8
-"""After each of its first so many lost races for a demanded position, a context runs again at once. After each further
-one it pauses first, so as not to press a busy log without end."""
+"""The lost races for a demanded position after which a context still runs again at once. After further ones it pauses
+first."""
 
 
 class Again(NamedTuple):
-    """The decision that the context runs again."""
+    """Run the context again."""
 
     after: TransactionId
     """The id that has to be applied before; -1 for none."""
     pause: bool
-    """Whether to pause first, because nothing says that the next run would succeed at once."""
+    """Whether to pause first: nothing says that the next run would succeed at once."""
 
 
 def next_step(failure: AppendFailure, position: TransactionId | None, races: int = 0) -> Again | None:
-    """Decide how the run of a context goes on after this failure: `Again`, or None to give up and raise.
-
-    `position` is the id that the context demanded with `expect_position`, if any, and `races` how often this run has
-    lost such an id to another transaction before.
-    """
+    """Decide how the run of a context goes on after this failure: `Again`, or None to give up and raise. `position` is
+    the id that the context demanded, if any, and `races` how often this run has lost such an id before."""
     reason, value, _ = failure
     if reason is FailureReason.LOCK_CONFLICT:
         return Again(value, pause=False)
@@ -67,7 +64,7 @@ def next_step(failure: AppendFailure, position: TransactionId | None, races: int
 
 
 def lacking(receipt: Any) -> str:
-    """Return why the append of this receipt, or one without a receipt, was refused for want of replicas."""
+    """Return why the append was refused for want of replicas."""
     needs = getattr(receipt, "needs", None)
     if needs is None:
         return "the engaged replicas are fewer, or in fewer zones, than commits need"
@@ -81,11 +78,8 @@ def error_of(
     receipt: Any = None,
     stopped: PolonaiseError | None = None,
 ) -> PolonaiseError:
-    """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open.
-
-    `stopped` is the error that stopped the partition: what was not sent because of it has failed with one of its kind,
-    as all that is called afterwards.
-    """
+    """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open. `stopped`
+    is the error that stopped the partition: what was not sent because of it fails with one of its kind."""
     reason, value, cause = failure
     because = f"; what held it up: {cause}" if cause else ""
     which = f"append {sequence} to partition {partition}"

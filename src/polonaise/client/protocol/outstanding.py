@@ -30,33 +30,28 @@ class Unordered(enum.Enum):
     """The reasons that the client itself gives for a failure, where no server named one."""
 
     PASSED_OVER = "passed over"
-    """Sent on an older mount, not committed, and not sent again. If an owner said why, it told that mount, and the
-    message is lost."""
+    """Sent on an older mount, not committed, and not sent again. An owner's reason, if there was one, is lost."""
     UNTOLD = "not told of"
-    """Sent on the present mount, which brought a younger append or the answer to a flush, and nothing of this one.
-
-    Told apart from PASSED_OVER because the owner broke a promise: that on one mount each append is fed, or refused by
-    its sequence."""
+    """Sent on the present mount, which brought a younger append or the answer to a flush, and nothing of this one. Told
+    apart from PASSED_OVER because an owner has broken a promise then: each append on a mount is fed, or refused."""
     WITHDRAWN = "withdrawn"
     """Never sent: the caller gave up first."""
     STOPPED = "stopped"
     """Never sent: the client was closed, or the partition stopped."""
     NOT_KNOWN_THERE = "not known there"
-    """Not sent, or found not to be in the log and not sent again: the server is of a version that does not know what
-    the append needs. The failure's cause names it."""
+    """Not sent, or not sent again: the server is of a version that does not know what the append needs."""
     UNKNOWN = "unknown"
-    """Sent, and this client can no longer learn what became of it."""
+    """Sent, and this client can no longer learn its fate."""
 
 
 class AppendFailure(NamedTuple):
-    """The reason why an append failed, and the number that belongs to it (see `FailureReason`)."""
+    """Why an append failed, and the number that belongs to it (see `FailureReason`)."""
 
     reason: FailureReason | Unordered
     value: int = -1
     cause: str = ""
-    """What kept the partition from committing when this client learned of the failure. For STOPPED and UNKNOWN it
-    is the error that stopped the partition, as a close does, too; for NOT_KNOWN_THERE why the append is not sent, or
-    not sent again. Empty if nothing is known, for an append that a fed one has passed over, and for WITHDRAWN."""
+    """What kept the partition from committing, when this client learned of the failure; empty if nothing is known. For
+    STOPPED and UNKNOWN the error that stopped the partition; for NOT_KNOWN_THERE why it is not sent."""
 
 
 class Pending:
@@ -67,14 +62,13 @@ class Pending:
     def __init__(self, count: int = 1, size: int = 0) -> None:
         self.count = count
         self.size = size
-        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         self.sequence = 0
-        """The append's sequence, of a group the first one; from 1, assigned by `Outstanding.add`; 0 before."""
+        """From 1, assigned by `Outstanding.add`; of a group the first one; 0 before."""
         self.id: TransactionId = -1
-        """The transaction id, of a group the first one; -1 until committed."""
+        """Of a group the first one; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
-        """The future that waits for the fate, or a list of them; None for none. Made and woken in `client.receipt`."""
+        """The future that waits for the fate, or a list of them; None for none. Only `client.receipt` writes it."""
 
     @property
     def settled(self) -> bool:
@@ -83,11 +77,9 @@ class Pending:
 
 
 class Outstanding:
-    """The appends of one client to one partition whose fate is not known yet, by sequence.
-
-    Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns
-    those of them that have watchers, because only these have to be woken; `withdraw`, of one append, returns a bool.
-    """
+    """The appends of one client to one partition whose fate is not known yet, by sequence. Sequences rise by one, are
+    never reused, and are sent in their order. Methods that settle appends return those that have watchers, because only
+    these have to be woken."""
 
     __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
 
@@ -98,25 +90,22 @@ class Outstanding:
         self._head = 0
         """The place in `_entries` before which everything is settled."""
         self.count = 0
-        """The number of pending transactions."""
+        """Pending transactions."""
         self.bytes = 0
-        """The sizes of the pending appends together, in bytes."""
+        """Their size."""
         self.sent = 0
         """The highest sequence that was sent, or withdrawn behind all that was sent; 0 for none."""
         self.mounted_after = 0
         """The highest sequence that was sent before the present mount, and not on it; 0 once the mount is ready.
-
-        Refusals of these may have been told to an older mount, and lost with it. A ready mount tells of each append
-        again, because each that is pending is sent on it."""
+        Refusals of these may have been told to an older mount, and lost with it."""
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the next append that is added."""
         return self._base + len(self._entries)
 
     @property
     def first_pending(self) -> int:
-        """The lowest sequence that may be pending; everything before it is settled."""
+        """The lowest sequence that may be pending."""
         self._skip_settled()
         return self._base + self._head
 
@@ -127,7 +116,6 @@ class Outstanding:
         return self._base + self._head <= self.sent
 
     def is_pending(self, sequence: int) -> bool:
-        """Return whether the append with this sequence, or the group that it is part of, is pending."""
         position = sequence - self._base
         if position < self._head:
             return False
@@ -135,7 +123,7 @@ class Outstanding:
         return entry is not None and not entry.settled
 
     def add(self, entry: Pending) -> None:
-        """Register an append under the next sequence, before it is sent."""
+        """Register an append under the next sequence."""
         entries = self._entries
         count = entry.count
         entry.sequence = self._base + len(entries)
@@ -148,12 +136,9 @@ class Outstanding:
     # ------------------------------------------------------------------ what settles
 
     def committed(self, sequences: list[int], ids: list[TransactionId] | range) -> list[Pending]:
-        """Settle the sequences of this client that a fed batch holds, in feed order, with the ids that they got.
-
-        Every older append that is pending has failed. Raises `ConsistencyLost` for sequences that do not rise, for one
-        that was never sent, for one whose fate was told before (each batch is read once, so that fate was a failure, or
-        another id), and for a group of which only a part is in the batch.
-        """
+        """Settle the sequences of this client that a fed batch holds, in feed order, with the ids that they got. Every
+        older append that is pending has failed. Raises `ConsistencyLost` for sequences that do not rise, were never
+        sent or have another fate already, and for a group of which only a part is in the batch."""
         first, last = sequences[0], sequences[-1]
         start, stop = first - self._base, last - self._base + 1
         if start < self._head or last > self.sent:
@@ -173,7 +158,7 @@ class Outstanding:
     def _commit(
         self, start: int, stop: int, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]
     ) -> None:
-        """Settle a run of sequences without gaps as committed: the hot path. Raises `ConsistencyLost`."""
+        """Settle a run of sequences without gaps as committed: the hot path."""
         size = count = rest_of_group = 0
         opening = self._entries[start]
         # A run that begins within a group: its transactions are not all in the log, or not one after the other.
@@ -200,7 +185,7 @@ class Outstanding:
         self.bytes -= size
 
     def _commit_scattered(self, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]) -> None:
-        """Settle sequences with gaps between them, run by run. What lies in the gaps has failed."""
+        """Settle sequences with gaps between them, run by run."""
         if sequences != sorted(set(sequences)):  # an owner orders them as they were sent, and each once
             raise self._contradiction(sequences, ids)
         position = sequences[0] - self._base
@@ -222,11 +207,8 @@ class Outstanding:
         )
 
     def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
-        """Settle the append that a server's refusal names by its sequence.
-
-        A sequence that is settled already is left as it is: a group is refused with a row for each of its sequences, of
-        which the first settles it. One that was never sent is left, too.
-        """
+        """Settle the append that a server's refusal names. A group is refused with a row for each of its sequences, of
+        which the first settles it. A sequence that was never sent is ignored."""
         position = sequence - self._base
         if position < self._head or sequence > self.sent:
             return []
@@ -241,11 +223,8 @@ class Outstanding:
         return self._remove(entry)
 
     def passed(self, through: int, cause: str = "") -> list[Pending]:
-        """Settle as failed what is pending up to this sequence: an answer proves that it is not in the log.
-
-        `cause` says what kept the partition from committing, if that is known. The caller must not pass a sequence that
-        was sent after what is answered: the answer says nothing of it.
-        """
+        """Settle as failed what is pending up to this sequence: an answer proves that it is not in the log. The caller
+        passes nothing that was sent after what is answered. `cause` says what kept the partition from committing."""
         invariant(through <= self.sent, "only what was sent can be passed over")
         watched: list[Pending] = []
         stop = through - self._base + 1
@@ -257,28 +236,25 @@ class Outstanding:
         return watched
 
     def withdraw(self, entry: Pending) -> bool:
-        """Take back an append that was not sent; return False if it was sent or is settled, so that its fate stands."""
+        """Take back an append that was not sent; return False if its fate stands."""
         if entry.settled or entry.sequence <= self.sent:
             return False
         self.give_up(entry, AppendFailure(Unordered.WITHDRAWN))
         return True
 
     def give_up(self, entry: Pending, failure: AppendFailure) -> list[Pending]:
-        """Settle an append as failed that is certainly not in the log, unless it is settled."""
+        """Settle an append as failed that is certainly not in the log."""
         if entry.settled:
             return []
         entry.failure = failure
         return self._remove(entry)
 
     def pending(self) -> list[Pending]:
-        """Return the pending appends, in the order of sequences."""
         return list(dict.fromkeys(entry for entry in self._entries[self._head :] if entry is not None))
 
     def stop(self, cause: str) -> list[Pending]:
-        """Settle everything, because nothing more will be sent or heard. `cause` says why.
-
-        What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
-        """
+        """Settle everything, because nothing more will be sent or heard. What was sent is UNKNOWN, not failed: it may
+        commit. What was not sent is STOPPED, and certainly not in the log."""
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
         self._fail(self._head, sent, Unordered.UNKNOWN, watched, cause)
@@ -291,10 +267,8 @@ class Outstanding:
     # ------------------------------------------------------------------ places
 
     def _fail(self, start: int, stop: int, reason: Unordered, watched: list[Pending], cause: str = "") -> None:
-        """Settle what is pending at the places from `start` to before `stop` as failed, without clearing the places.
-
-        The caller clears them: it mostly settles more at once.
-        """
+        """Settle what is pending at the places from `start` to before `stop` as failed; the caller clears the
+        places."""
         for position in range(start, stop):
             entry = self._entries[position]
             if entry is None or entry.settled:  # settled: a further place of a group that was failed just before
@@ -307,7 +281,7 @@ class Outstanding:
                 watched.append(entry)
 
     def _remove(self, entry: Pending) -> list[Pending]:
-        """Clear the places of one settled append, and count it no longer; return it if it has to be woken."""
+        """Clear the places of a settled append; return it if it has to be woken."""
         position = entry.sequence - self._base
         self._entries[position : position + entry.count] = [None] * entry.count
         self.count -= entry.count
@@ -315,7 +289,7 @@ class Outstanding:
         return [entry] if entry.watchers else []
 
     def _skip_settled(self) -> None:
-        """Move `_head` over appends that were settled one by one: by refusals, withdrawals and `give_up`."""
+        """Move `_head` over appends that were settled one by one."""
         entries, head = self._entries, self._head
         while head < len(entries) and entries[head] is None:
             head += 1

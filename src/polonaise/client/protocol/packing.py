@@ -16,26 +16,20 @@ from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
 
 Operations: TypeAlias = Sequence[tuple[int, bytes, bytes]]
-"""The expectations and changes of one transaction, each as (kind, key, value) of a `wire.appends.Operation`."""
+"""The expectations and changes of one transaction, each as (kind, key, value)."""
 
 Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Operations, bool]
-"""One transaction to send.
-
-(append, sequence, client high-water mark, header, data, locks, operations, whether a group ends here). A plain tuple,
-because there is one for each transaction.
-"""
+"""One transaction to send: append, sequence, client high-water mark, header, data, locks, operations, whether a group
+ends here. A plain tuple, because there is one for each transaction."""
 
 _OPERATION_BYTES: Final = 32
-"""The bytes that an operation counts as where frames are cut, besides its key and value: more than it takes on the
-wire, because servers bound their number in a frame and make an object of each."""
+"""The bytes that an operation counts as, besides key and value, more than on the wire: servers bound their number in a
+frame."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
-    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks, operations.
-
-    An operation counts as its key, its value and `_OPERATION_BYTES`. A group is never cut: one that is larger gets a
-    frame of its own, as does a larger append. Appends that have failed, such as withdrawn ones, are left out.
-    """
+    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks, operations. A
+    group is never cut: a larger one, or a larger append, gets a frame of its own. Failed appends are left out."""
     live = [out for out in waiting if out[0].failure is None]
     start = 0
     for stop in _cuts(live, count_max, bytes_max):
@@ -74,7 +68,7 @@ def _bytes_on_the_wire(operations: Operations) -> int:
 
 
 def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
-    """Return the columns of one frame. Columns of locks and operations are left empty where there are none."""
+    """Return the columns of one frame, empty for locks and operations where there are none."""
     _, sequences, marks, headers, bodies, locks, operations, group_ends = zip(*chunk, strict=True)
     columns = AppendColumns()
     columns.sequences = array("q", sequences)
@@ -98,11 +92,8 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
 
 
 def still_pending(columns: AppendColumns, is_pending: Callable[[int], bool]) -> AppendColumns | None:
-    """Return the columns of a frame without the appends that are settled; None if all are.
-
-    `is_pending` says of a sequence whether its append is pending. A group is settled as a whole, so none is cut. The
-    operations of `columns` are in the order of their positions, as in every frame.
-    """
+    """Return the columns of a frame without the appends that are settled; None if all are. A group is settled as a
+    whole, so none is cut."""
     sequences = columns.sequences.tolist()
     kept = [position for position, sequence in enumerate(sequences) if is_pending(sequence)]
     if len(kept) == len(sequences):
@@ -129,5 +120,5 @@ def still_pending(columns: AppendColumns, is_pending: Callable[[int], bool]) -> 
 
 
 def _span(ends: Sequence[int], position: int) -> slice:
-    """Return the slice that belongs to a position of a column with cumulative ends."""
+    """The slice that belongs to a position of a column with cumulative ends."""
     return slice(ends[position - 1] if position else 0, ends[position])

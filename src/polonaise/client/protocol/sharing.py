@@ -1,7 +1,7 @@
 """How the members of a worker group share its partitions: each decides for itself, from the same list of leases.
 
-What two members decide may rest on lists of different moments. The lease of each partition keeps it with one of them;
-the decisions only have to come to rest: in the end each has its share, and nobody gives up what it need not.
+Lists of different moments do no harm: a lease keeps each partition with one member. The decisions only have to come to
+rest, each member with its share.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ class NextMove(NamedTuple):
     """The next step of one member towards its share."""
 
     wanted: tuple[PartitionId, ...]
-    """Partitions that nobody has and this member should ask for."""
+    """Partitions that nobody has and this member asks for."""
     surplus: tuple[PartitionId, ...]
-    """Partitions that this member should give up, for others to take."""
+    """Partitions that it gives up."""
 
 
 def next_move(partitions: int, members: Collection[int], held: Mapping[PartitionId, int], me: int) -> NextMove:
-    """Return the next step of the member `me`, given who has which of so many partitions.
-
-    The shares differ by one at most. The members that have the most get the larger ones, so that as few partitions as
-    possible change hands.
-    """
+    """Return the next step of the member `me`, given who has which of so many partitions. Shares differ by one at most.
+    The members that have the most get the larger ones, so that few partitions change hands."""
     counts = dict.fromkeys(sorted({*members, me}), 0)
     for holder in held.values():
         if holder in counts:

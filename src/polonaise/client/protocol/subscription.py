@@ -18,7 +18,7 @@ class MountVerdict(enum.Enum):
     ASK_AGAIN = "ask again"
     """The partition has no session, or its owner can't prove a commit just now; mount again."""
     CLIENT_AHEAD = "client ahead"
-    """The log lacks what this client has applied, or was fed. The client stops the partition: a person has to look."""
+    """The log lacks what this client has applied, or was fed: the partition stops, and a person has to look."""
     OLD_GENERATION = "old generation"
     """The answer is of an owner that has been replaced, and is not believed."""
     INCOMPLETE = "incomplete"
@@ -26,7 +26,6 @@ class MountVerdict(enum.Enum):
 
 
 def ahead_of_log(partition: PartitionId, mark: TransactionId, end: TransactionId) -> ClientAhead:
-    """Return the error of a client or a worker that was fed, or has applied, more than the log had."""
     where = f"ids up to {mark} are applied, or were fed, and the log ended at {end}"
     why = (
         "the database is of another log, its high-water mark was set forward (a SqlView's is in the table "
@@ -37,12 +36,9 @@ def ahead_of_log(partition: PartitionId, mark: TransactionId, end: TransactionId
 
 
 class Subscription:
-    """The place of a partition's feed, which each mount takes up where the last one stopped.
-
-    Two marks are kept apart. `received` is the last id that was fed, or else the mark after which the feed starts; it
-    is rewound when the application's database has gone back. `judged` is the last id up to which the fates of appends
-    have been read from the feed; it only rises, so that no fate is told twice.
-    """
+    """The place of a partition's feed, which each mount takes up where the last one stopped. `received` is the last id
+    that was fed, or the mark after which the feed starts; it is rewound when the application's database has gone back.
+    `judged`, up to which fates were read from the feed, only rises, so that no fate is told twice."""
 
     __slots__ = ("_expecting_first", "_mounted_at", "continuity", "generation_known", "judged")
 
@@ -56,7 +52,6 @@ class Subscription:
 
     @property
     def received(self) -> TransactionId:
-        """The last id that was fed, or the mark after which the feed starts; -1 for none."""
         return self.continuity.next_id - 1
 
     def mount(self) -> TransactionId:
@@ -66,16 +61,14 @@ class Subscription:
         return self.received
 
     def rewind(self, client_high_water_mark: TransactionId) -> None:
-        """Go back to this mark, because the application needs what follows it once more."""
         self.continuity.rewind(client_high_water_mark + 1)
 
     def fed(self, batch: Batch) -> bool:
         """Take a fed batch; return whether it brings ids above `received`.
 
-        After a rewind, the application was given some of these ids before. Batches of the mount before may then still
-        arrive on the same connection, ahead of the new mount's first batch, with a gap above `received`. So until the
-        mount has brought an id above `received`, False is returned for a gap; from then on, `OutOfOrder` is raised for
-        one. Raises `LogForked` as `Continuity.follows`.
+        After a rewind, batches of the mount before may still arrive on the same connection, with a gap above
+        `received`. So until the mount has brought an id above `received`, a gap returns False; from then on it raises
+        `OutOfOrder`. Raises `LogForked` as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)

@@ -1,9 +1,11 @@
 """Decides the order in which contexts run that want the same locks, once one of them has met a conflict.
 
-Optimistic contexts that all change one thing mostly run in vain: of those that run at the same time, one commits. So a
-context that was refused, or would be, takes a turn. Within a client, first come first served, one that raises a lock
-goes alone, after the commit of the one before, and those in a row that only check it go together. Clients go in a
-round: one that has committed lets its *rivals* go first, the clients whose commits conflicted with its appends.
+Of optimistic contexts that change one thing at the same time, one commits. So a context that was refused, or would be,
+takes a turn: within a client first come first served, one that raises a lock alone, those in a row that only check it
+together.
+
+Clients go in a round: one that has committed lets its *rivals* go first, the clients whose commits conflicted with its
+appends.
 """
 
 from __future__ import annotations
@@ -16,26 +18,26 @@ from typing import Any, Final
 from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
-"""The number of remembered locks above which locks that no context waits for are forgotten, with their rivals."""
+"""Remembered locks above which those that no context waits for are forgotten, with their rivals."""
 _RIVALS_MAX: Final = 1_024
-"""The most rivals that are remembered. A client that comes back has a new id: without a bound there are ever more."""
+"""The most rivals that are remembered: a client that comes back has a new id."""
 _FED_MAX: Final = 65_536
-"""The most fed transactions whose writing client is remembered; half as many, at times, while contexts conflict."""
+"""Fed transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
 """Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
 """How long one rival is waited for, in mean durations of a turn."""
 _MISSES_MAX: Final = 3
-"""Waits in vain, one after the other, after which a client is no rival any more."""
+"""Waits in vain in a row after which a client is no rival any more."""
 _PATIENCE_S_MAX: Final = 0.5
-"""Seconds, before jitter, for which rivals are waited for at most, however slow turns are."""
+"""The most seconds, before jitter, for which rivals are waited for."""
 # As plain integers: members of an enum are slow to get at, and every lock of every context is looked at.
 _APPEND: Final = int(LockMode.APPEND)
 _WRITE: Final = int(LockMode.WRITE)
 
 
 class Turn:
-    """One context's place in the queues of its locks. Granted once it is at the front of all of them."""
+    """One context's place in the queues of its locks, granted once it is at the front of all of them."""
 
     __slots__ = ("_lacking", "_locks", "waiter")
 
@@ -43,33 +45,29 @@ class Turn:
         self._locks = locks
         """By hash of each lock that is checked: whether the context raises it, too."""
         self._lacking = len(locks)
-        """The number of queues in which this turn is not at the front."""
+        """The number of queues in which this turn is not at the front. `Turns` writes it."""
         self.waiter: Any = None
-        """The future that waits for this turn; None for none. Set and read by `TurnTaking`."""
+        """The future that waits for this turn; None for none. `TurnTaking` writes it."""
 
     @property
     def granted(self) -> bool:
-        """Whether the context may run, as far as the contexts of this client go."""
         return self._lacking == 0
 
 
 class _Queue:
-    """The turns that want one lock, in the order in which they came."""
-
     __slots__ = ("granted", "own_commit", "rivals", "turns", "writers")
 
     def __init__(self) -> None:
         self.turns: OrderedDict[Turn, bool] = OrderedDict()
-        """The turns in the order in which they came; the value is whether the turn's context raises the lock."""
+        """In the order in which they came: whether the turn's context raises the lock."""
         self.granted: set[Turn] = set()
         """The turns at the front of this queue: one that raises the lock, or any number that only read it."""
         self.writers = 0
-        """The number of turns in this queue, waiting or granted, whose contexts raise the lock."""
+        """Turns in this queue, waiting or granted, whose contexts raise the lock."""
         self.rivals: set[ClientId] = set()
         """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
-        """The id of the last commit by a context of this client that raised the lock; -1 for none since the lock is
-        known."""
+        """The last commit by a context of this client that raised the lock; -1 for none since the lock is known."""
 
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
@@ -94,33 +92,29 @@ class Turns:
     def __init__(self, client_id: ClientId) -> None:
         self.client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
-        """By hash of a lock: the turns of this client that want the lock, and its rivals. Longest known lock first."""
+        """By hash of a lock, the longest known first."""
         self._seen: dict[ClientId, TransactionId] = {}
-        """By rival: an id not below the rival's last commit that was fed to this client. After a wait in vain: the id
-        of this client's own last commit, as if the rival had taken its turn."""
+        """By rival: an id not below its last commit that was fed to this client. After a wait in vain this client's own
+        last commit, as if the rival had taken its turn."""
         self._misses: dict[ClientId, int] = {}
-        """By rival: the number of waits for it since its last commit, all in vain."""
+        """By rival: the waits for it since its last commit, all in vain."""
         self._writers = array("i")
-        """The writing client of each transaction that was fed lately, in the order of ids: four bytes for each."""
+        """The writing client of each transaction that was fed lately, in the order of ids."""
         self._writers_first: TransactionId = 0
-        """The id of the first of these transactions."""
         self._taken = 0
-        """The number of turns that wait or are held."""
+        """Turns that wait or are held."""
         self.round_s = _ROUND_S
         """Seconds that a turn takes, from its run to when its commit is applied: a moving average."""
 
     @property
     def watching(self) -> bool:
-        """Whether the writers of fed transactions are of interest: only while locks are contended."""
+        """Whether it matters who wrote fed transactions: only while locks are contended."""
         return bool(self._queues)
 
     # ------------------------------------------------------------------ within this client
 
     def wanted(self, locks: Iterable[bytes]) -> bool:
-        """Return whether one of these locks has a queue: a turn waits for it or holds it, or rivals are remembered.
-
-        Cheap: called for each context.
-        """
+        """Return whether one of these locks has a queue. Called for each context."""
         queues = self._queues
         if queues:
             for lock in locks:  # not `any`, whose generator costs more than the look-ups
@@ -129,10 +123,8 @@ class Turns:
         return False
 
     def contended(self, locks: dict[bytes, bool]) -> bool:
-        """Return whether another context or client is to go first.
-
-        If so, an append with these locks would most likely be refused, or make one be refused that is to go first.
-        """
+        """Return whether another context or client is to go first: an append sent now would be refused, or have theirs
+        refused."""
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
             if queue is None:
@@ -142,7 +134,6 @@ class Turns:
         return False
 
     def join(self, locks: dict[bytes, bool]) -> Turn:
-        """Return a turn behind every turn that waits for one of these locks."""
         turn = Turn(locks)
         self._taken += 1
         for hashed, writes in locks.items():
@@ -188,7 +179,6 @@ class Turns:
         return ready
 
     def _forget_some(self) -> None:
-        """Forget locks that no turn waits for, the longest known first, once there are too many."""
         if len(self._queues) <= _QUEUES_MAX:
             return
         idle = [hashed for hashed, queue in self._queues.items() if not queue.turns]
@@ -196,7 +186,6 @@ class Turns:
             del self._queues[hashed]
 
     def _forget_all(self) -> None:
-        """Forget every lock and rival: no context is waiting, and what the clients did is of no use without locks."""
         self._queues.clear()
         self._seen.clear()
         self._misses.clear()
@@ -205,7 +194,7 @@ class Turns:
     # ------------------------------------------------------------------ between clients
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> bool:
-        """Take note of who wrote each transaction of a fed batch; return whether a rival is among them."""
+        """Note who wrote each transaction of a fed batch; return whether a rival is among them."""
         if first != self._writers_first + len(self._writers):  # those between were fed while nobody was watching
             del self._writers[:]
             self._writers_first = first
@@ -229,10 +218,8 @@ class Turns:
         return bool(rivals)
 
     def beaten(self, turn: Turn, by: TransactionId) -> None:
-        """Note a conflict: the client that wrote transaction `by`, for which this turn was refused, is a rival.
-
-        Does nothing if that client is this one, or is not remembered.
-        """
+        """Note a conflict: the client that wrote `by`, for which this turn was refused, is a rival, if it is known and
+        not this one."""
         client = self._writer_of(by)
         if client is None or client == self.client_id:
             return
@@ -250,29 +237,23 @@ class Turns:
             self._misses.pop(client, None)
 
     def _writer_of(self, transaction: TransactionId) -> ClientId | None:
-        """Return the client that wrote a transaction that was fed lately; None if that is not remembered."""
         place = transaction - self._writers_first
         return self._writers[place] if 0 <= place < len(self._writers) else None
 
     def committed(self, locks: dict[bytes, bool], transaction: TransactionId) -> None:
-        """Take note of a commit of this client with these locks."""
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
             if queue is not None and writes:
                 queue.own_commit = max(queue.own_commit, transaction)
 
     def _owed_in(self, queue: _Queue) -> set[ClientId]:
-        """Return the rivals for this lock that have not committed since this client did."""
         if queue.own_commit == NO_TRANSACTION:
             return set()
         return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.own_commit}
 
     def owed(self, turn: Turn) -> set[ClientId]:
-        """Return the rivals that go first.
-
-        These are, for each lock that this turn raises, those that have not committed since this client last committed
-        with that lock.
-        """
+        """Return the rivals that go first: for each lock that this turn raises, those that have not committed since
+        this client did."""
         owed: set[ClientId] = set()
         for hashed, writes in turn._locks.items():
             if writes:
@@ -280,22 +261,17 @@ class Turns:
         return owed
 
     def newest(self, turn: Turn) -> TransactionId:
-        """Return the id up to which to apply before this turn's context runs: not below any rival's last commit.
-
-        -1 if there is no rival.
-        """
+        """Return the id to apply before this turn's context runs, not below any rival's last commit; -1 for none."""
         rivals = {client for hashed in turn._locks for client in self._queues[hashed].rivals}
         return max((self._seen.get(client, NO_TRANSACTION) for client in rivals), default=NO_TRANSACTION)
 
     def patience_s(self, turn: Turn, chance: float) -> float:
-        """Return the seconds to wait for rivals, with jitter; `chance` is a random number from 0 to 1."""
+        """Return the seconds to wait for rivals; `chance`, from 0 to 1, is for the jitter."""
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
-        """Stop waiting for the owed rivals: they have not committed in time.
-
-        A client that was waited for in vain `_MISSES_MAX` times, one after the other, is a rival no more.
-        """
+        """Stop waiting for the owed rivals. One that was waited for in vain `_MISSES_MAX` times in a row is a rival no
+        more."""
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
@@ -307,5 +283,5 @@ class Turns:
             self._forget_rivals(gone)
 
     def took(self, seconds: float) -> None:
-        """Learn from a turn that took `seconds`, from its run to when its commit was applied."""
+        """Learn how long a turn took, from its run to when its commit was applied."""
         self.round_s += 0.2 * (seconds - self.round_s)

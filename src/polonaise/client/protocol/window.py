@@ -1,4 +1,4 @@
-"""Keeps the append frames of one partition that are sent and not decided, within the window of the mount."""
+"""The append frames of one partition that are sent and not decided, within the window of the mount."""
 
 from __future__ import annotations
 
@@ -9,38 +9,28 @@ from typing import Final
 from polonaise.wire.appends import AppendColumns, inbox_bytes
 
 SENDS_MAX: Final = 8
-"""How many mounts a frame is sent on at most, if none of them decides it.
-
-A frame that itself ends its mount, or the owner, must not do so for ever."""
+"""On how many mounts a frame is sent at most: one that itself ends its mount, or the owner, must not do so for ever."""
 
 
 @dataclass(slots=True, eq=False)
 class SentFrame:
-    """An append frame that is sent, or is to be sent again."""
-
     columns: AppendColumns
     size: int
-    """The bytes of its columns and bodies; `inbox_bytes` of that counts against the window."""
+    """Of its columns and bodies; `inbox_bytes` of that counts against the window."""
     sends: int = 0
-    """On how many mounts it was sent."""
 
     @property
     def first(self) -> int:
-        """The lowest sequence in the frame."""
         return self.columns.sequences[0]
 
     @property
     def last(self) -> int:
-        """The highest sequence in the frame."""
         return self.columns.sequences[-1]
 
 
 class AppendWindow:
-    """Keeps the append frames of one mount that are sent and not decided, and counts their bytes.
-
-    The owner names the bound, one for each partition. So a client whose one partition stands still goes on sending to
-    its others on the same connection, and no server has to leave that connection unread.
-    """
+    """Keeps the append frames of one mount that are sent and not decided, and counts their bytes. The owner names the
+    bound, one for each partition, so that one that stands still holds up no other on the same connection."""
 
     __slots__ = ("_frames", "_used", "_window_bytes")
 
@@ -50,17 +40,14 @@ class AppendWindow:
         self._window_bytes = 0
 
     def open(self, window_bytes: int) -> list[SentFrame]:
-        """Begin anew for a mount that is ready, on which nothing was sent so far.
-
-        Return the frames that were sent on earlier mounts and are not decided, in the order of their sequences.
-        """
+        """Begin anew for a mount that is ready; return the undecided frames of earlier mounts, in the order of
+        sequences."""
         undecided = list(self._frames)
         self.clear()
         self._window_bytes = window_bytes
         return undecided
 
     def clear(self) -> None:
-        """Forget all frames."""
         self._frames.clear()
         self._used = 0
 
@@ -70,17 +57,16 @@ class AppendWindow:
 
     @property
     def has_room(self) -> bool:
-        """Whether half of the window is free, so that sending more is worth a frame."""
         return 2 * self._used <= self._window_bytes
 
     def sent(self, frame: SentFrame) -> None:
-        """Count a frame that was sent. It is decided once everything up to its highest sequence is."""
+        """Count a frame that was sent."""
         frame.sends += 1
         self._frames.append(frame)
         self._used += inbox_bytes(frame.size)
 
     def decided_below(self, sequence: int) -> None:
-        """Free the room of frames whose sequences are all below this one: they are decided."""
+        """Free the room of frames whose sequences are all below this one."""
         frames = self._frames
         while frames and frames[0].columns.sequences[-1] < sequence:
             self._used -= inbox_bytes(frames.popleft().size)
