@@ -10,7 +10,6 @@ from typing import Any
 
 
 def task_here() -> asyncio.Task[Any] | None:
-    """Return the task that runs in this thread; None in no task."""
     with suppress(RuntimeError):  # no event loop runs in this thread
         return asyncio.current_task()
     return None
@@ -19,12 +18,13 @@ def task_here() -> asyncio.Task[Any] | None:
 def ordinary(raised: BaseException, whose: str, began_in: asyncio.Task[Any] | None) -> Exception:
     """Return what an application's code has raised, as an exception that only tells its caller of a failure.
 
-    A future can't carry a `StopIteration`. A task takes a cancellation for its own, though the code may only have
-    waited for something that somebody else had cancelled; and a task that was cancelled tells nobody why it ended. An
-    exit in another thread than the main one ends what that thread works for, and not the process. A `GeneratorExit`
-    that the code raises closes no coroutine. These become a `RuntimeError`, with `whose` in its text. Raises `raised`
-    itself if it concerns more than the code's caller: a cancellation that somebody has asked for, an exit of the main
-    thread, and the end of a coroutine that is closed. `began_in` is what `task_here` returned before the code was run.
+    A `StopIteration`, which a future can't carry, a cancellation of something that the code only waited for, an exit in
+    another thread than the main one, and a `GeneratorExit` that the code raises become a `RuntimeError`, with `whose`
+    in its text.
+
+    Raises `raised` itself if it concerns more than the code's caller: a cancellation that somebody has asked for, an
+    exit of the main thread, and the end of a coroutine that is closed. `began_in` is what `task_here` returned before
+    the code was run.
     """
     if isinstance(raised, Exception):
         if not isinstance(raised, (StopIteration, futures.CancelledError)):
@@ -37,10 +37,8 @@ def ordinary(raised: BaseException, whose: str, began_in: asyncio.Task[Any] | No
 
 
 class OrdinaryErrors:
-    """Raises what an application's code raises within it as `ordinary` returns it: a context manager.
-
-    A class, because those made of generators pass on a `StopIteration` whatever is raised in its place.
-    """
+    """Raises what an application's code raises within it as `ordinary` returns it: a context manager. A class, because
+    those made of generators pass on a `StopIteration`."""
 
     __slots__ = ("_began_in", "_whose")
 
@@ -56,13 +54,12 @@ class OrdinaryErrors:
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody has asked the current task to end; False in no task."""
+    """Whether somebody has asked the current task to end."""
     task = task_here()
     return task is not None and task.cancelling() > 0
 
 
 def _concerns_others(raised: BaseException, began_in: asyncio.Task[Any] | None) -> bool:
-    """Whether something that is no `Exception` concerns more than the caller of the code that raised it."""
     if isinstance(raised, asyncio.CancelledError):
         return is_being_cancelled()
     if isinstance(raised, GeneratorExit):

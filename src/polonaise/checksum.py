@@ -1,7 +1,6 @@
 """CRC-32 (that of zlib and Parquet), computed by the processor's own instructions where ISA-L is installed.
 
-Every byte of a log is summed by each party that writes it, reads it or takes it from a peer: with zlib that is a good
-part of all that they do, with ISA-L hardly any. The sums are the same.
+With zlib the sums would be a good part of all that writers, readers and peers do with a log.
 """
 
 from __future__ import annotations

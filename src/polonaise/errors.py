@@ -1,13 +1,12 @@
 """The errors that callers of the library meet: a stable code, whether to try again, and what to do.
 
-A *fault* is a `PolonaiseError`. Between owner and client a lock conflict or another refusal of an append is no fault
-but an *answer*: a value on the wire. The client library raises it as an error of this module, such as `LockConflict`,
-for the application that awaits the append. Our own mistake is an `invariant`, checked in production too: a node stops
-before it lies. Exceptions of the machine and of libraries are translated into these once, in the adapter through which
-they come in.
+A *fault* is a `PolonaiseError`. Between owner and client a lock conflict or another refusal of an append is a value on
+the wire, which the client library raises as an error of this module. Our own mistake is an `invariant`, checked in
+production too. Exceptions of the machine and of libraries are translated into these in the adapter through which they
+come in.
 
-A class without a `retry` of its own has `Retry.NEVER`. A fault that nobody catches by a class has only a code, which is
-one of `CODES`, and is a `PolonaiseError`: look at its `code`.
+A class without a `retry` of its own has `Retry.NEVER`. A fault that nobody catches by a class is a plain
+`PolonaiseError` with one of `CODES`: look at its `code`.
 
 ::
 
@@ -36,16 +35,14 @@ from polonaise.faults import trace_of as trace_of
 
 
 class ProtocolError(PolonaiseError):
-    """A peer broke the protocol: it sent bytes that are not a message, or a message that is invalid or out of place.
-
-    Nothing is harmed by it. Most often its connection is closed.
-    """
+    """A peer sent bytes that are not a message, or a message that is invalid or out of place. Mostly its connection is
+    closed."""
 
     code = "protocol_error"
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame that claims to be longer than this side accepts. Nothing is allocated for it."""
+    """A frame claims to be longer than this side accepts. Nothing is allocated for it."""
 
     code = "frame_too_large"
 
@@ -65,8 +62,8 @@ class UnsupportedVersion(ProtocolError):
 class WrongClusterKey(PolonaiseError):
     """The key of a cluster, or of a log, is not the one that is expected.
 
-    A peer, directory, file, fragment store or checkpoint belongs to another cluster, or to another log such as another
-    topic; or whoever has to name the cluster named another one, or none.
+    A peer, directory, file, fragment store or checkpoint is of another cluster, or of another log such as another
+    topic; or whoever has to name the cluster named another one.
     """
 
     code = "wrong_cluster_key"
@@ -91,17 +88,15 @@ class UnknownTopic(PolonaiseError):
 
 
 class ChangePending(PolonaiseError):
-    """A partition's members are already being changed, or the head of its log is being reset.
-
-    Wait until that is done; a change of members can also be cancelled.
-    """
+    """A partition's members are already being changed, or the head of its log is being reset: wait until that is
+    done."""
 
     code = "change_pending"
     retry = Retry.AGAIN
 
 
 class CopyNeeded(PolonaiseError):
-    """A copy of a partition is needed and can't be removed or emptied, or a storage node can't be drained or removed.
+    """A copy of a partition, or a storage node, can't be removed, emptied or drained, because it is needed.
 
     Too few copies in sync, zones or nodes would be left, or the node that is to be removed still has copies.
     """
@@ -131,10 +126,8 @@ class TlsNotSpoken(PolonaiseError):
 
 
 class CertificateRefused(PolonaiseError):
-    """One side of a connection does not take the other's certificate, or is shown none. The message says whose and why.
-
-    Such as: the certificate is of another CA, has expired, names another host, or is for another role.
-    """
+    """One side of a connection does not take the other's certificate, or is shown none. The message says whose and why,
+    such as another CA, host or role, or that it has expired."""
 
     code = "certificate_refused"
 
@@ -142,8 +135,8 @@ class CertificateRefused(PolonaiseError):
 class CertificateUnusable(PolonaiseError):
     """This process's own TLS files, or those of a CA that is to sign certificates, can't be used.
 
-    One is missing, can't be read, has expired, or does not fit the others, the role or the use. Nothing was connected
-    or listened to. The message names the file, and nothing secret of what is in it.
+    One is missing, can't be read, has expired, or does not fit the others, the role or the use. The message names the
+    file. Nothing was connected or listened to.
     """
 
     code = "certificate_unusable"
@@ -153,10 +146,7 @@ class CertificateUnusable(PolonaiseError):
 
 
 class BatchDamaged(PolonaiseError):
-    """Bytes are no batch that this version can read, or a batch that no log or fragment can store.
-
-    They are never served and never stored.
-    """
+    """Bytes are no batch that this version can read, or a batch that no log or fragment can store."""
 
     code = "batch_damaged"
 
@@ -175,7 +165,7 @@ class DiskFull(PolonaiseError):
 
 
 class DiskFailed(PolonaiseError):
-    """A read, write or sync failed, or another call to the system for a file or directory.
+    """A read, write or sync failed, or another call to the system.
 
     After a failed sync, what was not synced before counts as lost.
     """
@@ -190,9 +180,9 @@ class AccessDenied(DiskFailed):
 
 
 class DirectoryGone(DiskFailed):
-    """A directory in use, or a file that holds its place, was removed, moved or replaced: the message says which.
+    """A directory in use, or a file that holds its place, was removed, moved or replaced.
 
-    Nobody who opens the directory by its name finds what this process writes to its open files.
+    Nobody who opens it by its name finds what this process writes.
     """
 
     code = "directory_gone"
@@ -205,10 +195,7 @@ class NotADirectory(DiskFailed):
 
 
 class TooManyOpenFiles(DiskFailed):
-    """The system gives this process no more files or sockets.
-
-    It passes when others are closed; nothing is damaged.
-    """
+    """The system gives this process no more files or sockets. It passes when others are closed; nothing is damaged."""
 
     code = "too_many_open_files"
     retry = Retry.AGAIN
@@ -223,18 +210,16 @@ class NotFound(PolonaiseError):
 class ControlFileDamaged(PolonaiseError):
     """The control file's header, or both copies or the newest one of a partition's promises, are unreadable.
 
-    With a damaged header the whole directory stays closed, with damaged promises that one partition does. Nothing is
-    emptied: promises that can no longer be read may have been made.
+    With a damaged header the whole directory stays closed, with damaged promises that one partition. Nothing is
+    emptied: promises that can't be read may have been made.
     """
 
     code = "control_file_damaged"
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file, directory or value is in another version's format, which this version of Polonaise can't read.
-
-    The message names both formats, or the parts that this version does not know.
-    """
+    """A file, directory or value is in a format that this version of Polonaise can't read. The message names both
+    formats."""
 
     code = "unsupported_format"
 
@@ -257,20 +242,15 @@ class SegmentDamaged(PolonaiseError):
 
 
 class Fenced(PolonaiseError):
-    """A replica obeys another session of the partition than the request's, as a rule a newer one.
-
-    The older one writes no more.
-    """
+    """A replica obeys another session of the partition than the request's, mostly a newer one. The older one writes no
+    more."""
 
     code = "fenced"
     retry = Retry.ELSEWHERE
 
 
 class NotJoined(PolonaiseError):
-    """A replica has not joined the session of a request on this connection, so it takes no appends of that session.
-
-    Or another request has to come before this one; the message names it.
-    """
+    """A replica has not joined the session of a request, or another request has to come first; the message names it."""
 
     code = "not_joined"
 
@@ -278,8 +258,7 @@ class NotJoined(PolonaiseError):
 class OutOfOrder(PolonaiseError):
     """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked.
 
-    The message says what does not fit: no batch begins or ends at the id, the copy ends elsewhere or with another CRC,
-    it has joined the session already, or it was cut meanwhile.
+    The message says what does not fit, such as where the copy ends, its CRC, or the session it has joined.
     """
 
     code = "out_of_order"
@@ -299,10 +278,8 @@ class NotOwner(PolonaiseError):
 
 
 class PartitionNotReady(PolonaiseError):
-    """The partition can't serve the request yet, most often because its owner has no session.
-
-    The message says what it waits for.
-    """
+    """The partition can't serve the request yet, mostly because its owner has no session; the message says what it
+    waits for."""
 
     code = "partition_not_ready"
     retry = Retry.AGAIN
@@ -324,10 +301,8 @@ class ConsistencyLost(PolonaiseError):
 
 
 class HeadNotReset(PolonaiseError):
-    """The head of a partition's log can't be reset as was asked, and nothing was changed.
-
-    Or another operator's reset has replaced this one, and was carried out.
-    """
+    """The head of a partition's log can't be reset as was asked, and nothing was changed; or another reset was carried
+    out."""
 
     code = "head_not_reset"
 
@@ -353,10 +328,8 @@ class BeyondLog(PolonaiseError):
 
 
 class OwnTransaction(PolonaiseError):
-    """The transaction with this id is the library's own, and is given to no application.
-
-    The library writes such transactions for itself, for instance when a producer is opened.
-    """
+    """The transaction with this id is the library's own, such as one that opened a producer, and is given to no
+    application."""
 
     code = "own_transaction"
 
@@ -371,10 +344,7 @@ class ClientAhead(PolonaiseError):
 
 
 class BodyTooLarge(PolonaiseError):
-    """A transaction's data exceed the limit, or a group or frame of appends exceeds those on its bytes and its number.
-
-    The message has the sizes and the limits.
-    """
+    """A transaction's data exceed the limit, or a group or frame of appends its limits on bytes or number."""
 
     code = "body_too_large"
 
@@ -402,8 +372,8 @@ class AppendUnknown(PolonaiseError):
     """The deadline passed, or the client or its partition ended, while the append was on its way: it may still commit.
 
     Do not append it again before its fate is known, unless by a producer, under the same number. After a deadline,
-    `receipt` can be awaited again; None where there is no receipt. A client that has ended can't find out any more:
-    look for the append in the log.
+    `receipt` can be awaited again; None where there is none. A client that has ended can't find out any more: look for
+    the append in the log.
     """
 
     code = "append_unknown"
@@ -416,8 +386,7 @@ class AppendUnknown(PolonaiseError):
 class CopiesUnproved(PolonaiseError):
     """An append is committed, and it is not known whether it is on the copies, in the zones, that it needs.
 
-    It is in the log for good: do not append it again. Await `receipt` again to go on waiting for the proof, unless the
-    client has ended.
+    It is in the log for good: do not append it again. Await `receipt` to go on waiting, unless the client has ended.
     """
 
     code = "copies_unproved"
@@ -436,8 +405,8 @@ class Abandoned(PolonaiseError):
 class LockConflict(PolonaiseError):
     """An append was refused: one of its locks may have been raised above its client high-water mark.
 
-    `conflict` is the id to have applied before building the transaction again; -1 where no id is known. `log.run` does
-    so by itself: this is raised for appends that an application builds by hand.
+    `conflict` is the id to have applied before building the transaction again; -1 if not known. `log.run` does so by
+    itself.
     """
 
     code = "lock_conflict"
@@ -477,7 +446,7 @@ class ProducerSequence(PolonaiseError):
 class ProducerDiffers(PolonaiseError):
     """A producer used a number a second time for another body or header.
 
-    `first` is the id of the transaction that is in the log under this number.
+    `first` is the id of what is in the log under this number.
     """
 
     code = "producer_differs"
@@ -490,7 +459,7 @@ class ProducerDiffers(PolonaiseError):
 class OnceDiffers(PolonaiseError):
     """A key of `log.once` was used a second time, for another request.
 
-    `first` is the id of what was appended under the key the first time.
+    `first` is the id of what was appended the first time.
     """
 
     code = "once_differs"
@@ -521,7 +490,7 @@ class WorkerFenced(PolonaiseError):
 class DeliveryStopped(PolonaiseError):
     """A player delivers nothing more of a partition: a transaction can't be routed, or the log can't be read.
 
-    Nothing is skipped. Once the cause is mended, a player that is started anew goes on there.
+    Nothing is skipped: once the cause is mended, a player that is started anew goes on there.
     """
 
     code = "delivery_stopped"
@@ -530,8 +499,7 @@ class DeliveryStopped(PolonaiseError):
 class ViewUnavailable(PolonaiseError):
     """A view's store can't be used at the moment, whatever the transaction.
 
-    A client that applies transactions tries again by itself; whoever reads the store, or writes it by a job on Spark,
-    gets this error.
+    A client tries again by itself; whoever else reads or writes the store gets this error.
     """
 
     code = "view_unavailable"
@@ -541,7 +509,7 @@ class ViewUnavailable(PolonaiseError):
 class ViewFailed(PolonaiseError):
     """A view could not apply a transaction or name its mark, or its table took no rows of a job on Spark.
 
-    In a client, the partition waits, and the view is tried again after a pause. A job fails.
+    In a client, the partition waits, and the view is tried again after a pause.
     """
 
     code = "view_failed"
@@ -549,19 +517,16 @@ class ViewFailed(PolonaiseError):
 
 
 class ViewUnfit(PolonaiseError):
-    """A view's store is not what the view needs. The message says what to change there.
+    """A view's store is not what the view needs; the message says what to change there.
 
-    In a client, the partition stops. Whoever opens, reads or writes the store otherwise gets this error.
+    In a client, the partition stops.
     """
 
     code = "view_unfit"
 
 
 class Closed(PolonaiseError):
-    """What was called has ended or was not started, such as a client, log, view, file, connection or node.
-
-    Or a transaction context has returned, and its draft was used afterwards.
-    """
+    """What was called has ended or was not started, such as a client, log, view, file, connection, node or context."""
 
     code = "closed"
 
@@ -604,7 +569,7 @@ class AddressInUse(PolonaiseError):
 class Overloaded(PolonaiseError):
     """A bound is reached, such as that of a queue, and the request was not taken.
 
-    Or a peer was disconnected because it reads too slowly, or because it takes the most of a memory that is used up.
+    Or a peer was disconnected because it reads too slowly, or takes the most of a memory that is used up.
     """
 
     code = "overloaded"
@@ -614,7 +579,7 @@ class Overloaded(PolonaiseError):
 class CoordinatorUnavailable(PolonaiseError):
     """The coordinator did not answer, can't be read or written at the moment, or was changed by others at each try.
 
-    A change that was asked for may have been made, unless the message says otherwise: read again.
+    A change may have been made, unless the message says otherwise: read again.
     """
 
     code = "coordinator_unavailable"
@@ -622,10 +587,7 @@ class CoordinatorUnavailable(PolonaiseError):
 
 
 class ServersUnavailable(PolonaiseError):
-    """None of the servers that a client knows of, by its address and by the assignment, has answered.
-
-    The message names each with its reason.
-    """
+    """None of the servers that a client knows of has answered. The message names each with its reason."""
 
     code = "servers_unavailable"
     retry = Retry.AGAIN
@@ -640,8 +602,7 @@ class CoordinatorDamaged(PolonaiseError):
 class CoordinatorLost(CoordinatorDamaged):
     """The coordinator holds no cluster, while storage nodes hold the data of one, or this process knew one there.
 
-    The log is on the storage nodes, whose directories are to be left as they are: `polonaise cluster recover` makes the
-    coordinator's values again.
+    Leave the storage nodes' directories as they are: `polonaise cluster recover` makes the coordinator's values again.
     """
 
     code = "coordinator_lost"
@@ -650,8 +611,8 @@ class CoordinatorLost(CoordinatorDamaged):
 class CoordinatorOutdated(CoordinatorDamaged):
     """The coordinator holds an older state than this process, or others that tell of it, have seen.
 
-    Its latest state is to be restored. Servers refuse requests for partitions of which they have seen a later state as
-    `ConsistencyLost`, for as long as it is there.
+    Restore its latest state. Meanwhile servers refuse requests for partitions of which they have seen a later state as
+    `ConsistencyLost`.
     """
 
     code = "coordinator_outdated"
@@ -666,8 +627,8 @@ class RecoveryUnsafe(PolonaiseError):
 class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
     """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
 
-    To those who need the value it is as one that is damaged: they believe none of it and replace none of it. But
-    nothing is to be restored: the process that met it has to be upgraded.
+    Nothing is to be restored: the process that met it has to be upgraded. Meanwhile it believes none of the value and
+    replaces none of it.
     """
 
     code = "coordinator_newer"
@@ -692,7 +653,7 @@ class NotEmbeddedLog(PolonaiseError):
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process, or this process could not start them.
+    """The nodes of an embedded log stopped themselves in this process, or could not be started.
 
     They stop when a disk fails, when their directory is gone, or when our code made a mistake.
     """
@@ -701,9 +662,9 @@ class HostFailed(PolonaiseError):
 
 
 class HistoryTrimmed(PolonaiseError):
-    """The ids were dropped from storage nodes on an operator's word. They are in the fragments of the archive.
+    """The ids were dropped from storage nodes on an operator's word; the fragments of the archive have them.
 
-    `first` is the first id that the node which raised this still holds; 0 where it is not known.
+    `first` is the first id that the node which raised this still holds; 0 if not known.
     """
 
     code = "history_trimmed"
@@ -714,10 +675,8 @@ class HistoryTrimmed(PolonaiseError):
 
 
 class NotArchived(PolonaiseError):
-    """Transactions are not, or not provably, in the fragments of the store in use.
-
-    They were to be trimmed, and are kept; or the archive was asked for them.
-    """
+    """Transactions that were to be trimmed, or were asked for, are not, or not provably, in the fragments of the store
+    in use."""
 
     code = "not_archived"
 
@@ -725,8 +684,8 @@ class NotArchived(PolonaiseError):
 class FragmentsAhead(PolonaiseError):
     """The fragment store holds higher ids than the log: acknowledged transactions are gone from the replicas.
 
-    Or the fragments are of another life of the log. Until an operator has decided which of the two is the log, the
-    server that met them takes no appends for the partition, and a command that met them archives nothing.
+    Or the fragments are of another life of the log. Until an operator has decided, the server takes no appends for the
+    partition, and nothing is archived.
     """
 
     code = "fragments_ahead"
@@ -775,10 +734,7 @@ _BY_CODE: dict[str, type[PolonaiseError]] = {
 
 
 def error_of(code: str, message: str) -> PolonaiseError:
-    """Return the fault that a peer named by its code.
-
-    An unknown code (a newer peer's) is kept in the message of a plain `PolonaiseError`.
-    """
+    """Return the fault that a peer named by its code. An unknown code, of a newer peer, is kept in the message."""
     if code in CODES:
         return fault(code, message)
     if code in _BY_CODE:

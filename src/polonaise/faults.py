@@ -1,7 +1,6 @@
 """What every fault has: a stable code, whether to try again, and a text that says what to do; and how it is passed on.
 
-Most faults have a class in `polonaise.errors`, which is where all names of this module are public. Those that nobody
-catches by a class have none: `fault` makes them, with one of `CODES`.
+`polonaise.errors` is where all names of this module are public.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ class Retry(enum.Enum):
 
 
 class PolonaiseError(Exception):
-    """A fault. `code` is stable and goes over the wire; the message says what happened and what to do.
-
-    `retry` says what trying again would do. `str(error)` is the code in brackets and the message.
-    """
+    """A fault. `code` is stable and goes over the wire. `retry` says what trying again would do. `str(error)` is the
+    code in brackets and the message."""
 
     code: str = "internal"
     retry: Retry = Retry.NEVER
@@ -44,10 +41,8 @@ class PolonaiseError(Exception):
         return super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled: the fault without what belongs to this process, such as a receipt, which is None.
-
-        So a fault leaves a process of a pool as what it is, and none that says "may be in the log" is lost on its way.
-        """
+        """Return what is pickled: the fault without what belongs to this process, such as a receipt, which is None. So
+        it leaves a process of a pool as what it is."""
         return _restored, (type(self), tuple(map(_sendable, self.args))), _sendable_parts(self.__dict__)
 
     def __copy__(self) -> Self:
@@ -75,7 +70,7 @@ def _is_sendable(part: Any) -> bool:
 
 
 def _restored(kind: type[E], args: tuple[Any, ...]) -> E:
-    """Return a fault with these arguments; not by its `__init__`, which may take others."""
+    """Return a fault with these arguments; its `__init__` may take others."""
     made = kind.__new__(kind, *args)
     made.args = args
     return made
@@ -85,11 +80,8 @@ E = TypeVar("E", bound=PolonaiseError)
 
 
 def fresh(error: E) -> E:
-    """Return a copy of the fault, to be raised in place of an object that is kept.
-
-    An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then. So a
-    fault that is stored, or handed to several waiting tasks, is copied for each raise. Cause and notes are kept.
-    """
+    """Return a copy of the fault, to be raised in place of an object that is kept, with its cause and notes. An
+    exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then."""
     copied = copy(error)
     copied.__cause__ = error.__cause__
     copied.__suppress_context__ = error.__suppress_context__
@@ -108,10 +100,8 @@ class InvariantViolated(Exception):
 
 
 def invariant(holds: object, message: str) -> None:
-    """Raise `InvariantViolated` with the message unless `holds` is true.
-
-    For what must be true if our own code is right, never for what a peer sent.
-    """
+    """Raise `InvariantViolated` unless `holds` is true: for what must be if our own code is right, never for a peer's
+    message."""
     if not holds:
         raise InvariantViolated(message)
 
@@ -120,8 +110,6 @@ def invariant(holds: object, message: str) -> None:
 
 
 class Code(NamedTuple):
-    """What a code without a class means, and whether to try again."""
-
     meaning: str
     retry: Retry = Retry.NEVER
 
@@ -180,12 +168,10 @@ CODES: Final = {
         "Spark could not do what a job asked of it, or has ended. The message says why, as far as Spark tells."
     ),
 }
-"""The faults that are told apart by nobody but people: each is a `PolonaiseError` with a code of its own, and no
-class."""
+"""The faults that only people tell apart: each is a `PolonaiseError` with this code, and has no class."""
 
 
 def fault(code: str, message: str) -> PolonaiseError:
-    """Return a fault with one of `CODES`."""
     made = PolonaiseError(message)
     made.code, made.retry = code, CODES[code].retry
     return made

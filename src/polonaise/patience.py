@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 PATIENCE_S_MAX: Final = 60.0
-"""The longest that a storage node's answer is waited for, in seconds, however slow it was."""
+"""The longest that a storage node's answer is waited for, in seconds."""
 _SLACKENS: Final = 0.9
 """What is left of the patience after an answer that came at once."""
 _KEPT_S: Final = 60.0
-"""For how long the patience stays after the last answer that needed it, in seconds."""
+"""For how many seconds the patience stays after the last answer that needed it."""
 
 
 class SyncPatience:
-    """The deadline of requests to one party. It doubles when one is exceeded, and falls when all answers are quick.
-
-    A fixed one is never met by a party that takes longer: each request would be made anew, and be too late again. A
-    quick answer alone says little: what is in memory is told at once, whatever the disk is like.
-    """
+    """The deadline of requests to one party. It doubles when one is exceeded, and falls when all answers are quick. A
+    quick answer alone says little: what is in memory is told at once, whatever the disk is like."""
 
     __slots__ = ("_least_s", "_most_s", "_needed_s", "seconds")
 
@@ -37,7 +34,6 @@ class SyncPatience:
         self._needed_s = now_s
 
     def answered(self, took_s: float, now_s: float) -> None:
-        """Note that an answer came after `took_s` seconds."""
         if 4 * took_s >= self.seconds:
             self._needed_s = now_s
         elif now_s - self._needed_s > _KEPT_S:

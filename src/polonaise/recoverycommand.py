@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 RECOVER: Final = "polonaise cluster recover; for an embedded log with --coordinator embedded:PATH"
-"""For messages of those who don't know which coordinator it is."""
+"""For those who don't know which coordinator it is."""
 
 
 def recovery_of(coordinator: object) -> str:
-    """Return the command that makes the values of this coordinator again, by its address.
-
-    Those of an embedded log are in a directory, and never in ZooKeeper.
-    """
+    """Return the command for this coordinator, by its address: an embedded log's values are never in ZooKeeper."""
     return "polonaise cluster recover" if str(coordinator).startswith("zookeeper://") else RECOVER

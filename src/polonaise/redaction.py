@@ -1,7 +1,7 @@
 """Redact addresses: errors, logs and names of threads show them without passwords, keys and tokens.
 
-An address that is wrong must be redacted as well, so nothing here parses one: what looks like a secret is taken out of
-any text, and where that is not clear, rather more than less.
+A wrong address must be redacted as well, so nothing here parses one: what looks like a secret is taken out of any text,
+rather more than less.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 HIDDEN: Final = "***"
 _TEXT_CHARACTERS_MAX: Final = 2_000
-"""The most characters of an application's text that are told: several times what any message shows."""
+"""The most characters of an application's text that are told."""
 
 _ENDS_CHARACTERS: Final = 100_000
-"""The characters before the end of a text that are read with it: many lines, in which a secret may begin."""
+"""The characters before the end of a text that are read with it, as a secret may begin there."""
 
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
 _SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}|(?:^|[_.\-])pw$")
@@ -28,15 +28,12 @@ _NAME: Final = re.compile(r"(?:^|[?&#;,\s'\"({/:])([\w.\-%]+)=")
 _VALUE: Final = re.compile(
     r"(?P<quoted>(?:b?'(?:[^'\\]|\\.|'')*'?|b?\"(?:[^\"\\]|\\.|\"\")*\"?|\{(?:[^}]|\}\})*\}?)?)[^&\s]*", re.DOTALL
 )
-"""A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words.
-
-A quoted value without its second quote has been cut by somebody else: it goes to the end. Brackets, quotes, commas and
-semicolons may be parts of a value, in front of more of it: only `&` and blanks end one for certain.
-"""
+"""A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words. A quoted value without its
+second quote was cut by somebody else: it goes to the end. Only `&` and blanks end a value for certain."""
 _BEFORE_NEXT: Final = re.compile(r"[^;&'\"{}\n]{1,200}(?=;\s?[A-Za-z][\w \-]{0,40}=)")
-"""A value of `Password=…;Server=…`, which may have blanks in it: up to the next name. Not in a query."""
+"""A value of `Password=…;Server=…`, up to the next name: it may have blanks in it."""
 _AFTER: Final = "'\")]},;:."
-"""What the text itself may have written behind a value: it is shown if nothing else follows before a blank."""
+"""What the text itself may have written behind a value, at its end."""
 _DONE: Final = re.compile(r"\*\*\*(?=['\")\]},;:.]*(?:[&\s]|\Z))")
 """A value that is hidden already."""
 _CERTAIN_NAMES: Final = "passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private)[_-]?key|authorization"
@@ -44,32 +41,27 @@ _SETTING: Final = re.compile(
     rf"(?i)(?<![\w.\-])(?:[\w.\-]{{0,100}}(?:{_CERTAIN_NAMES})(?:['\"]?\s{{0,9}}:|['\"]?\s{{1,9}}=)|"
     rf"--[\w\-]{{0,100}}(?:{_CERTAIN_NAMES})(?=\s)|(?:password|identified\s{{1,9}}by)(?=\s{{1,9}}['\"]))\s{{0,9}}(?:(?:bearer|basic)\s{{1,9}})?"
 )
-"""What stands before a secret in JSON, in a header, in settings with blanks, on a command line, and in SQL.
-
-Fewer names than in an address: many a word of a message stands before a colon.
-"""
+"""What stands before a secret in JSON, in a header, in settings with blanks, on a command line, and in SQL. Fewer names
+than in an address: many a word stands before a colon."""
 _PRIVATE_KEY: Final = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
-"""A private key as PEM; one without its end has been cut by somebody else."""
+"""A private key as PEM, perhaps cut by somebody else."""
 _UP_TO_AT: Final = re.compile(r"(?<!\S)(?P<up_to>\S*@)(?P<rest>\S*)")
 """A word with an at sign: up to its last one, and the rest."""
 _PASSWORD: Final = re.compile(
     r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+:/{1,3}|//)?(?<![^\s:/@'\"])(?P<user>[^\s:/@'\"]*):(?!/|\*\*\*@)(?P<hidden>\S+)@"
 )
 """`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
-
-What is hidden already stays as it is, here and below: a later at sign is none of its password's.
-"""
+What is hidden already stays as it is, here and below."""
 _ADDRESS: Final = re.compile(
     r"(?P<scheme>[\w+.\-]+://|\A(?!(?:embedded|file|unix):))(?P<user>[^:/?]*):(?!/)(?P<hidden>.*)@", re.DOTALL
 )
-"""`user:password@` in a text that is one address, up to its last at sign: the password may have anything in it."""
+"""`user:password@` in a text that is one address, up to its last at sign."""
 _QUERY: Final = re.compile(r"[^?]*\?[^=]*=")
-"""A query within what looks like a password: `HOST:PORT/DATABASE?password=a@b`, where a host's part is the password's.
-"""
+"""A query within what looks like a password: `HOST:PORT/DATABASE?password=a@b`."""
 _NO_PORT: Final = re.compile(
     r"(?<=:\*\*\*@)(?P<host>\[[^\s\]]*\]|(?!\[)[^\s:/?@]*):(?!\d+(?:\W|_|\Z)|\*\*\*)(?P<rest>\S+)"
 )
-"""What stands in a port's place behind a password that was hidden, and begins with no number: more of the password."""
+"""What stands in a port's place behind a hidden password, and begins with no number: more of the password."""
 _WORD: Final = re.compile(r"\S*")
 _ESCAPED: Final = re.compile(r"[^\s/?#@&\[\]\\]*")
 """A password that ends where it is meant to."""
@@ -77,21 +69,15 @@ _SPACED: Final = re.compile(
     r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):(?!\*\*\*@)"
     r"(?P<hidden>(?:[^\s,;'\"()/?#:@]+://){0,9}(?:[^\n:]|:(?!//)){1,200}(?:(?<!')@|@(?!'))(?:\S*@)?)"
 )
-"""`user:password@` with blanks in it, up to the last at sign before another address, only where a scheme shows that an
-address begins: what is told between an address and a later at sign of its line is hidden with the password.
-
-`://` within the password's first word begins no other address. The at sign of MariaDB's `'user'@'host'` ends none.
-"""
+"""`user:password@` with blanks in it, up to the last at sign before another address, only behind a scheme. `://` within
+the password's first word begins no other address. The at sign of MariaDB's `'user'@'host'` ends none."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
-"""A user without a password in an http or https address, where the user may be itself the token."""
+"""A user without a password in an http or https address, which may itself be the token."""
 _QUOTED: Final = re.compile(r"(?i)(?<![^\s?&=;'\"])[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
-"""A percent-encoded address within an address, or text that resembles one and holds no secret.
-
-Often only its delimiters are encoded: in `fragments=s3://bucket?aws_secret_access_key%3D…` the equals sign is.
-"""
+"""A percent-encoded address within an address, of which often only the delimiters are encoded."""
 _MAY_STAY: Final = frozenset(string.punctuation) - {"%"}
 _QUOTED_TIMES_MAX: Final = 8
-"""How often an address may be percent-encoded, one within the other; what is so more often is hidden whole."""
+"""How often an address may be percent-encoded; what is so more often is hidden whole."""
 _STAYS_AFTER_MAX: Final = 8
 """How often a text is redacted at most until it stays as it is."""
 
@@ -113,15 +99,13 @@ _HARMLESS_OPTIONS: Final = frozenset(
         *("mode", "cache", "uri", "immutable", "check_same_thread"),
     }
 )
-"""The options of a database's URL whose values are shown. Any other may be a misspelled password, or SQL with one."""
+"""The options of a database's URL whose values are shown: any other may be a misspelled password."""
 
 
 def redacted(text: object, characters_max: int | None = None) -> str:
-    """Return the text without the secrets of the addresses in it, cut to `characters_max`. Bytes are decoded first.
-
-    A text that is cut ends with `…`, and is never cut before: half a secret is not seen to be one. What is redacted
-    once stays as it is when it is redacted again. Takes time in proportion to the text's length.
-    """
+    """Return the text without the secrets of the addresses in it, cut to `characters_max`. Bytes are decoded first. A
+    text that is cut ends with `…`, and is never cut before: half a secret is not seen to be one. What is redacted once
+    stays as it is. Takes time in proportion to the text's length."""
     before, shown = None, text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     for _ in range(_STAYS_AFTER_MAX):
         if before == shown:
@@ -131,10 +115,8 @@ def redacted(text: object, characters_max: int | None = None) -> str:
 
 
 def redacted_address(address: str, characters_max: int | None = None) -> str:
-    """Return a text that is one address, right or wrong, without its secrets, cut to `characters_max`.
-
-    A password that nobody has escaped has blanks, slashes and at signs in it: within other text it has no end.
-    """
+    """Return a text that is one address, right or wrong, without its secrets, cut to `characters_max`. An unescaped
+    password has blanks, slashes and at signs in it: within other text it has no end."""
     shown = _ADDRESS.search(address)
     if shown is not None:
         hidden = _without_password(shown)
@@ -145,28 +127,22 @@ def redacted_address(address: str, characters_max: int | None = None) -> str:
 
 
 def has_unescaped_password(address: str) -> bool:
-    """Return whether an address `SCHEME://USER:PASSWORD@…` has letters in its password that end one.
-
-    What reads the address takes the rest of the password for a host, a path or options, and tells it. An at sign
-    behind a host with a port looks the same.
-    """
+    """Return whether the password of an address `SCHEME://USER:PASSWORD@…` has letters that end one: what reads the
+    address would take the rest for a host, a path or options, and tell it. An at sign behind a host with a port looks
+    the same."""
     match = _ADDRESS.search(address)
     return match is not None and not _ESCAPED.fullmatch(address, match.end("user") + 1, match.end() - 1)
 
 
 def redacted_part(part: str, address: str) -> str:
-    """Return a part of an address, or that it is hidden where the address is not shown with it.
-
-    Whatever reads an address takes a part of an unescaped password for an option, a topic or a host.
-    """
+    """Return a part of an address, or that it is hidden where the address is not shown with it: it may be of a
+    password."""
     return redacted(part) if part in redacted_address(address) else HIDDEN
 
 
 def shortened(shown: str, characters_max: int) -> str:
     """Return a text of parts that were redacted, each on its own, cut to `characters_max`; then it ends with `…`.
-
-    Redacted together, an address in front of another one would hide all between them.
-    """
+    Redacted together, an address in front of another one would hide all between them."""
     return shown if len(shown) <= characters_max else f"{shown[: characters_max - 1]}…"
 
 
@@ -176,10 +152,8 @@ def redacted_line(text: object, characters_max: int | None = None) -> str:
 
 
 def redacted_end(text: str, characters_max: int) -> str:
-    """Return the last characters of a text, such as a process's log, redacted and then cut; without blanks around it.
-
-    What is long is read from the beginning of a line on, so that a log of any size takes no longer.
-    """
+    """Return the last characters of a text, such as a process's log, redacted and then cut, without blanks around it.
+    What is long is read from the beginning of a line on, so that a log of any size takes no longer."""
     begin = text.rfind("\n", 0, max(len(text) - characters_max - _ENDS_CHARACTERS, 0)) + 1
     shown = redacted(text[begin:]).strip()
     return shown if len(shown) <= characters_max else f"…{shown[len(shown) - characters_max + 1 :]}"
@@ -215,7 +189,6 @@ def _without_spaced(text: str) -> str:
 
 
 def _without_word(word: re.Match[str]) -> str:
-    """Return a word with an at sign without passwords."""
     shown, rest = _PASSWORD.sub(_without_password, word["up_to"]), word["rest"]
     return shown + (rest if shown.endswith("@") else rest[len(rest.rstrip(_AFTER)) :])
 
@@ -231,12 +204,9 @@ def _without_option(option: re.Match[str]) -> str:
 
 
 def _without_unknown(url: re.Match[str], after: str = "") -> str:
-    """Return a database's URL without the values of options that are not known to be harmless.
-
-    Behind a hidden value the names of such options are hidden as well: they may be more of it, since whoever writes a
-    password with an ampersand into a URL makes an option of its rest. `after` has the letters that are the text's own
-    if they end the URL.
-    """
+    """Return a database's URL without the values of options that are not known to be harmless. Behind a hidden value
+    the names of such options are hidden as well: a password with an ampersand makes options of its rest. `after` has
+    the letters that are the text's own at its end."""
     if not url["query"]:
         return url[0]
     query = url["query"].rstrip(after)
@@ -253,12 +223,10 @@ def _without_unknown(url: re.Match[str], after: str = "") -> str:
 
 
 def _without_named(text: str) -> str:
-    """Return the text without the values of parameters whose names suggest a secret."""
     return _without_values(text, _NAME, lambda name: _SECRET_NAME.search(name[1]) is not None)
 
 
 def _without_settings(text: str) -> str:
-    """Return the text without what stands behind the name of a secret and a colon, or an equals sign with blanks."""
     return _without_values(text, _SETTING, lambda _: True)
 
 
@@ -277,7 +245,6 @@ def _without_values(text: str, names: re.Pattern[str], hides: Callable[[re.Match
 
 
 def _end_of_value(text: str, at: int, *, in_query: bool) -> int:
-    """Return where the value ends that begins at `at`."""
     if not in_query and (value := _BEFORE_NEXT.match(text, at)) is not None:
         return value.end()
     value = _VALUE.match(text, at)
@@ -286,7 +253,7 @@ def _end_of_value(text: str, at: int, *, in_query: bool) -> int:
 
 
 def _within(quoted: str, depth: int) -> str:
-    """Return the percent-encoded text redacted, or as it was when it holds no secret."""
+    """Return the percent-encoded text redacted, or as it was if it holds no secret."""
     if depth == _QUOTED_TIMES_MAX:
         return HIDDEN
     unquoted = unquote(quoted)
@@ -300,10 +267,7 @@ def _within(quoted: str, depth: int) -> str:
 def redacted_text(
     given: object, text_of: Callable[[object], str] = str, characters_max: int = _TEXT_CHARACTERS_MAX
 ) -> str:
-    """Return the text of an object of the application's own, redacted, and then cut if it is long.
-
-    An object without a text is told by its type.
-    """
+    """Return the text of an application's own object, redacted, and then cut if it is long."""
     try:
         return redacted(text_of(given), characters_max)
     except Exception:  # noqa: BLE001 - the application's objects say how they look
@@ -311,7 +275,7 @@ def redacted_text(
 
 
 def redacted_trace(error: BaseException) -> str:
-    """Return the traceback of an error of the application's own code, redacted."""
+    """Return the traceback of an error of application code, redacted."""
     try:
         return redacted("".join(traceback.format_exception(error))).rstrip()
     except Exception:  # noqa: BLE001 - the application's objects say how they look
@@ -319,7 +283,7 @@ def redacted_trace(error: BaseException) -> str:
 
 
 def redacted_repr(cls: type[T]) -> type[T]:
-    """Decorate a class so that its `repr` shows addresses redacted, because a `repr` ends up in logs and tracebacks."""
+    """Decorate a class so that its `repr`, which ends up in logs and tracebacks, shows addresses redacted."""
     whole_repr = cls.__repr__
 
     def shown_repr(self: T) -> str:

@@ -1,8 +1,7 @@
-"""The nouns of Polonaise as types, each with its one meaning.
+"""The nouns of Polonaise as types, each with its one meaning; `docs/glossary.md` says the same in prose.
 
-The words are those of Waltz internals (`docs/references.md`); `docs/glossary.md` says the same in prose. Ids are plain
-integers under an alias rather than new types: they live in columns of integers, and a wrapper per record would cost
-more than the record.
+The words are those of Waltz internals (`docs/references.md`). Ids are plain integers: they live in columns, and a
+wrapper per record would cost more than the record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ PartitionId: TypeAlias = int
 """The number of a partition, which is one independent log: 0, 1, 2, … within a cluster, or within a topic."""
 
 PARTITIONS_MAX: Final = 4_096
-"""The most partitions of a cluster, those of all topics together, and of an embedded log."""
+"""The most partitions of a cluster, those of all topics together."""
 
 TransactionId: TypeAlias = int
 """The position of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
@@ -36,11 +35,11 @@ SessionId: TypeAlias = int
 """The count of the epochs in which an owner writes to replicas, raised by compare-and-set in the coordinator."""
 
 NO_SESSION: Final[SessionId] = -1
-"""Stands for no session: a replica has joined none, a partition has had none, or none has carried out a reset."""
+"""Stands for no session: none was joined, or there was none."""
 
 UNRESOLVED: Final[TransactionId] = -(2**63)
-"""The closing mark of a session whose end nobody has decided yet. In a replica's promises it says that nothing is lost,
-or that all bytes are believed."""
+"""The closing mark of a session whose end nobody has decided yet. In a replica's promises: nothing is lost, all is
+believed."""
 
 StorageId: TypeAlias = str
 """The name of a storage node, which it keeps on its disk: a word, or the address it was first reached under."""
@@ -49,8 +48,8 @@ StorageId: TypeAlias = str
 class RequestId(NamedTuple):
     """The name of one append, for ever: who sent it, under which generation of which partition, and its sequence.
 
-    The sequences of a client rise by one with each append to a partition, above the time at which it got its id, in
-    microseconds. So two clients that were given one id, by a coordinator of an older state, have none in common.
+    A client's sequences rise by one with each append to a partition, above the time at which it got its id, in
+    microseconds: two clients with one id, given out by a coordinator of an older state, have none in common.
     """
 
     client_id: ClientId
@@ -60,12 +59,12 @@ class RequestId(NamedTuple):
 
 
 class PeerClock(NamedTuple):
-    """A peer's wall clock, measured by a question and its answer."""
+    """A peer's wall clock, measured by a request and its answer."""
 
     offset_us: int
     """The peer's wall clock less this side's monotonic clock, in microseconds."""
     within_us: int
-    """How far `offset_us` may be off: half of the time between question and answer."""
+    """How far `offset_us` may be off."""
     at_s: float
     """When the answer came, in monotonic seconds."""
 
@@ -82,9 +81,9 @@ def clock_words(seconds: float) -> str:
 class Transaction(NamedTuple):
     """One committed transaction as a consumer gets it.
 
-    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), or empty if the
-    reading client's `wants` refused them; `header` its 32-bit integer; `commit_time_us` microseconds UTC of the batch
-    that carried it, never decreasing in a partition.
+    `data` is the application's bytes (checked against the writing client's CRC-32), or empty if the reading client's
+    `wants` refused them; `header` its 32-bit integer; `commit_time_us` microseconds UTC, never decreasing in a
+    partition.
     """
 
     partition: PartitionId
@@ -94,17 +93,17 @@ class Transaction(NamedTuple):
     commit_time_us: int
     client_id: ClientId
     generation: Generation
-    """The generation of the owner that ordered it; the bitwise complement of that, below 0, for an own transaction."""
+    """The generation of the owner that ordered it; its bitwise complement, below 0, for an own transaction."""
     sequence: int
 
     @property
     def own(self) -> bool:
-        """Whether the library wrote this transaction for itself. No application is given such a transaction."""
+        """Whether the library wrote this transaction for itself: no application is given it."""
         return self.generation < 0
 
     @property
     def request_id(self) -> RequestId:
-        """The request id of the append that this transaction came from; its partition is numbered as in `partition`."""
+        """The request id of the append that this transaction came from."""
         generation = ~self.generation if self.generation < 0 else self.generation
         return RequestId(self.client_id, generation, self.partition, self.sequence)
 
@@ -117,13 +116,13 @@ class OwnKind(enum.IntEnum):
     ONCE = 1
     """The transactions before this one in its group were appended under a key of `log.once`."""
     BATCH = 2
-    """A named batch of the Spark sink had no rows, or the number of partitions was agreed that it is divided by: the
-    register that changed says which. Without a body."""
+    """A named batch of the Spark sink had no rows, or the number of partitions that it is divided by was agreed: the
+    register says which. Without a body."""
     RESET_HEAD = 3
     """An operator has reset the log's head to the id before this one: the body says in JSON what was given up."""
     GROUP = 4
-    """A worker of a group has taken the partition over, or has noted how far it is: the register that changed says
-    which. Without a body."""
+    """A worker of a group has taken the partition over, or noted how far it is: the register says which. Without a
+    body."""
 
 
 class LockMode(enum.IntEnum):
@@ -138,14 +137,14 @@ class LockMode(enum.IntEnum):
 
 
 class MountState(enum.IntEnum):
-    """A server's answer to a client that mounts a partition, and later news on whether its appends are committed."""
+    """A server's answer to a mount, and later news on whether this client's appends are committed."""
 
     READY = 0
     """Every append of this client's older mounts is decided, and fed if committed; the client may append."""
     NOT_READY = 1
-    """The partition has no session, or can't prove a commit just now. The reason comes with it."""
+    """The partition has no session, or can't prove a commit just now; the reason comes with it."""
     CLIENT_AHEAD = 2
-    """The client claims transactions that the log does not have: its database is of another log, or some were lost."""
+    """The client claims transactions that the log does not have."""
 
 
 class BodyForm(enum.IntEnum):
@@ -154,10 +153,9 @@ class BodyForm(enum.IntEnum):
     INLINE = 0
     """Bodies come with the batch."""
     LAZY = 1
-    """No body comes with the batch: the consumer fetches those that it wants."""
+    """The consumer fetches those bodies that it wants."""
     FILTERED = 2
-    """All bodies of a batch come with it if one of its headers matches the filter; those of other batches are fetched
-    on demand."""
+    """All bodies of a batch come with it if one of its headers matches the filter; others are fetched."""
 
 
 class ExpectationKind(enum.IntEnum):
@@ -183,15 +181,15 @@ class ChangeKind(enum.IntEnum):
     DELETE = 1
     """Remove the register."""
     PRODUCE = 2
-    """Take an idempotent producer's next number: the key names the producer, the value holds its epoch and sequence."""
+    """Take an idempotent producer's next number: the key names it, the value holds its epoch and sequence."""
     OWN = 3
-    """Change no register, but mark the transaction as the library's own (`OwnKind`). Key and value are empty."""
+    """Mark the transaction as the library's own (`OwnKind`). Key and value are empty."""
 
 
 class FailureReason(enum.IntEnum):
     """The reasons why an append was not ordered, or not committed.
 
-    A number, the *value*, goes with each. Where no meaning is told here, it has none.
+    A number, the *value*, goes with each; it has a meaning only where one is told.
     """
 
     LOCK_CONFLICT = 0
@@ -199,11 +197,10 @@ class FailureReason(enum.IntEnum):
     EXPECTATION_FAILED = 1
     """A register or the position is not as demanded; the value is the position that the append would have got."""
     SESSION_ENDED = 2
-    """The session ended before the append was committed, or before an earlier append was on which its refusal rests.
-    This one is not in the log and never will be."""
+    """The session ended before the append, or one on which its refusal rests, was committed. It is not in the log and
+    never will be."""
     INSUFFICIENT_REPLICAS = 3
-    """Fewer copies, or copies in fewer zones, can be had than each commit, or this append, needs; nothing was written.
-    """
+    """Fewer copies, or in fewer zones, can be had than each commit, or this append, needs; nothing was written."""
     DUPLICATE = 4
     """An idempotent producer sent this sequence before; the value is the id that it got the first time."""
     PRODUCER_FENCED = 5
@@ -211,12 +208,11 @@ class FailureReason(enum.IntEnum):
     PRODUCER_GAP = 6
     """The number is neither the producer's next one nor one of its last 16; the value is its last number."""
     DEADLINE = 7
-    """The append waited in the owner's queue past its deadline and was dropped unordered."""
+    """The append waited in the owner's queue past its deadline."""
     GENERATION = 8
-    """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
+    """Sent under a generation that is not the owner's, which is the value."""
     REGISTERS_FULL = 9
-    """The change would take the partition's registers past their bound, which is the value, in bytes; or a key or value
-    is too long."""
+    """The registers would grow past their bound in bytes, the value; or a key or value is too long."""
     PRODUCER_DIFFERS = 10
     """An idempotent producer sent this sequence before, with another body or header; the value is the earlier id."""
     MARK_BEYOND_LOG = 11
@@ -243,5 +239,5 @@ def in_ranges(numbers: Iterable[int]) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: `1 partition`, `2 partitions`; `plural` is for nouns that take more than an s."""
+    """Return a count with its noun: `1 partition`, `2 partitions`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -12,21 +12,21 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Tell whether a topic may have this name: it stands in addresses, so none of its characters may need quoting."""
+    """Tell whether a topic may have this name: in addresses, none of its characters may need quoting."""
     return _NAME.fullmatch(name) is not None
 
 
 class ClusterTopics(NamedTuple):
-    """The partitions of a whole cluster, as one version of its description has them: its own ones and its topics'."""
+    """The partitions of a whole cluster in one version of its description: its own ones and its topics'."""
 
     partitions: int
-    """The number of the log's own partitions, whose ids are 0 to `partitions - 1`."""
+    """The log's own partitions, whose ids are 0 to `partitions - 1`."""
     topics: Mapping[str, tuple[PartitionId, ...]]
-    """The ids of each topic's partitions, by their numbers in the topic."""
+    """By topic: the ids of its partitions, by their numbers in it."""
 
     @property
     def total(self) -> int:
-        """The number of all partitions: ids are 0 to `total - 1`. It rises with each change, as topics only grow."""
+        """The number of all partitions, whose ids are 0 to `total - 1`."""
         return self.partitions + sum(map(len, self.topics.values()))
 
     def number_of(self, partition: PartitionId) -> tuple[str, PartitionId]:
@@ -44,11 +44,8 @@ class ClusterTopics(NamedTuple):
 
 
 def check_topics(own: int, topics: object) -> dict[str, tuple[PartitionId, ...]]:
-    """Return the ids of each topic's partitions, as read from JSON.
-
-    `own` is the number of the log's own partitions, after which the ids of topics begin. Raises `TypeError` and
-    `ValueError` unless names are valid and no id is left out or there twice.
-    """
+    """Return the ids of each topic's partitions, as read from JSON; they begin after the `own` partitions of the log.
+    Raises `TypeError` and `ValueError` unless names are valid and no id is left out or there twice."""
     if not isinstance(topics, dict) or not all(isinstance(ids, list) and ids for ids in topics.values()):
         raise TypeError(f"topics is {topics!r} instead of a list of partitions for each topic")
     if bad := [name for name in topics if not is_topic_name(name)]:

@@ -6,15 +6,13 @@
         await player.ended()
 
 `Player` runs it; `SqlDeliveryTarget` is a target in a SQL database, `JsonLinesTarget` one in a file. For a store of
-another kind write a `DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported
-when it is first used, because SQL targets need the extra `sql`.
+another kind write a `DeliveryTarget`: a `Reception` decides what to do with each batch.
 
-In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `delivery.py`
-carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
-one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or to another one by the link
-(`linkendpoint.py`, `linkserver.py`) or gRPC (`grpctransport/`); their addresses are in `remotetargets.py` and
-`serving.py`. The targets' side is `deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files: `linesfile.py`,
-`linesmemory.py`) and, for one stream of any transport, `targetsession.py`.
+In the code begin with `protocol/`, the decisions. `delivery.py` carries them out: it reads the log, has `routing.py`
+say which target gets what, and keeps a stream to each target by a transport behind `endpoint.py`: `directstream.py`
+within its own process, the link (`linkendpoint.py`, `linkserver.py`) or gRPC (`grpctransport/`) to others. The targets'
+side of one stream of any transport is `targetsession.py`. Names are imported when they are first used, because SQL
+targets need the extra `sql`.
 """
 
 from __future__ import annotations

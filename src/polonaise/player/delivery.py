@@ -37,7 +37,6 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.player")
 
 FORKED: Final = "player was started"
-"""What is told of a player in a forked child."""
 _WARN_S: Final = 60.0
 """Seconds until what is wrong with a target is logged again."""
 _TICK_S: Final = 0.05
@@ -48,10 +47,8 @@ _STALL_S: Final = 1.0
 
 class Delivery:
     """What runs of a player, from its start to its end: streams to targets, reads of the log, and the tasks of both.
-
     Events come from the log, from streams and from the clock. Each goes to the machine, and what that returns is
-    carried out at once, without waiting: no event comes in between.
-    """
+    carried out without waiting: no event comes in between."""
 
     def __init__(
         self,
@@ -63,9 +60,8 @@ class Delivery:
         endpoints: Mapping[TargetName, DeliveryEndpoint],
         ended: asyncio.Future[None],
     ) -> None:
-        """Begin. `key` is that of the register with the player's epoch; `endpoints` has those of the machine's targets,
-        and is kept so by the player; `ended` is told why nothing more is delivered, here or by the player.
-        """
+        """Begin. `key` is that of the register with the player's epoch; the player keeps `endpoints` those of the
+        machine's targets; `ended` is told why nothing more is delivered."""
         self.name = name
         self.machine = machine
         self.ended = ended
@@ -101,11 +97,9 @@ class Delivery:
             self._carry_out(self.machine.go_on(partition))
 
     def remove_target(self, name: TargetName) -> None:
-        """Deliver nothing more to this target."""
         self.happened(self.machine.remove_target, name)
 
     async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
-        """Do what `Player.delivered` says."""
         machine = self.machine
         if target not in machine.targets or partition not in machine.partitions:
             names = ", ".join(sorted(machine.targets)) or "none"
@@ -124,7 +118,6 @@ class Delivery:
         (waiting.done if waiting.done.done() else self.ended).result()
 
     async def finish(self, within_s: float) -> bool:
-        """Do what `Player.finish` says."""
         self.machine.finish()
         self._tell_rest()
         await asyncio.wait((self._at_rest, self.ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +130,6 @@ class Delivery:
             await asyncio.wait(list(self._tasks))
 
     def health(self) -> dict[str, Any]:
-        """Return what `Player.health` says."""
         machine, reading, ended = self.machine, self._reading, self.ended
         targets = targets_health(machine, reading.silent)
         partitions = {
@@ -189,7 +181,6 @@ class Delivery:
         self._carry_out(self.machine.replaced(f"a player of this name has epoch {epoch}"))
 
     def refused(self, target: TargetName, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """Count and log what a target has refused."""
         self.refusals[target] += 1
         self.warn(f"{target} refuses the entry after {last} of partition {partition}: {reason}")
 
@@ -231,7 +222,6 @@ class Delivery:
                 done.set_exception(self._delivers_no_more(f"partition {partition}", reason))
 
     def _tell_rest(self) -> None:
-        """End the wait of `finish` if nothing is in flight any more."""
         if self.machine.finishing and self.machine.at_rest and not self._at_rest.done():
             self._at_rest.set_result(None)
 
@@ -299,7 +289,7 @@ class Delivery:
         return task
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task of this player, unless it is the running one: that must not be cancelled amid what it tells."""
+        """Cancel a task, unless it is the running one, which must not be cancelled amid what it tells."""
         if not task.done() and task is not asyncio.current_task():
             self._over.add(task)
             task.cancel()
@@ -338,8 +328,6 @@ class _Waiting(NamedTuple):
 
 
 class _RunningStream(NamedTuple):
-    """The stream to a target, and the task that serves it."""
-
     stream: DeliveryStream
     task: asyncio.Task[None]
 

@@ -22,13 +22,12 @@ class DeliverySource(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """What an error calls it."""
         return f"target {self.target!r} of player {self.player!r}, for log {self.log_key.hex()}"
 
 
 Judge: TypeAlias = Callable[[Fence, TransactionId, DeliveryBatch], Verdict]
-"""Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied.
-May be called in any thread."""
+"""Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied. May
+be called in any thread."""
 
 
 class Acceptance(NamedTuple):
@@ -38,8 +37,7 @@ class Acceptance(NamedTuple):
     kept: Fence
     """The fence that the target keeps now: that of the stream if it was accepted, or else the one that shuts it out."""
     applied: Mapping[PartitionId, TransactionId]
-    """By partition, the last id that the target has applied; a partition of which it has applied nothing is left out.
-    Empty unless the stream was accepted."""
+    """By partition, the last id that the target has applied; empty unless the stream was accepted."""
 
 
 class AppliedBatch(NamedTuple):
@@ -57,27 +55,24 @@ class AppliedBatch(NamedTuple):
 class DeliveryTarget(Protocol):
     """A place that entries are delivered to, with its durable memory.
 
-    Calls for one stream and partition come one after the other. Those for different partitions come side by side, so
-    that a slow one keeps no other waiting; streams may overlap, and so may processes that share the memory. So both
-    methods read, decide and write in one durable step that no other such step of the partition comes in between. Both
-    may be cancelled at any `await`, when the player gives up the stream: the step is then done whole, or not at all.
+    Calls for one stream and partition come one after the other, those for different partitions side by side; streams
+    may overlap, and so may processes that share the memory. So both methods read, decide and write in one durable step
+    that no other such step of the partition comes in between. Both may be cancelled at any `await`: the step is then
+    done whole, or not at all.
+
     An error that they raise ends the stream, for all partitions, and another one is opened after a pause; an entry that
     can't be applied is no error, but a refusal. What is no `Exception`, such as an exit, ends the player, which raises
     it, or the server of the target.
     """
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
-        """Accept a stream under the fence `offered` if that is above the one that is kept, and keep it then.
-
-        Raises `ViewUnfit` if this memory belongs to another source, and `ViewUnavailable` while it can't be used.
-        """
+        """Accept a stream under the fence `offered` if that is above the one that is kept, and keep it then. Raises
+        `ViewUnfit` if this memory belongs to another source, and `ViewUnavailable` while it can't be used."""
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Ask `judge` what to do; if it is to be applied, apply the entries and keep the last id, in one durable step.
-
-        An entry that can't be applied is refused: those before it are applied, and it and those after it are not.
-        A dummy only raises the id. Raises `ViewUnavailable` while the memory can't be used: nothing was applied then.
-        """
+        An entry that can't be applied is refused, with those after it; those before it are applied. A dummy only raises
+        the id. Raises `ViewUnavailable` while the memory can't be used: nothing was applied then."""
 
     async def close(self) -> None:
         """Let go of what is open, after what is being applied is done."""

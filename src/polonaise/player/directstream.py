@@ -13,8 +13,6 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 class DirectEndpoint:
-    """Opens streams to a target of the player's own process."""
-
     tells_kept = True
 
     def __init__(self, target: DeliveryTarget) -> None:
@@ -22,7 +20,6 @@ class DirectEndpoint:
         self._served = ServedTarget(target)
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
-        """Return a new stream under this fence; its `serve` opens it."""
         return DirectStream(self._served, fence, events)
 
     async def close(self) -> None:
@@ -40,18 +37,15 @@ class DirectStream:
         self._failure: BaseException | None = None
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
-        """Send batches, without waiting; return whether more may be sent at once, or else tell `written` later."""
         for batch in batches:
             self._session.take(batch)
         return not self._session.full
 
     def close(self) -> None:
-        """Tell nothing more, and have the target take nothing more than what it is applying just now."""
         self._session.close()
         self._over.set()
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
-        """Open the stream, and be its task: until it ends, is closed or is cancelled."""
         session, events = self._session, self._events
         try:
             try:
@@ -75,20 +69,16 @@ class DirectStream:
     # ------------------------------------------------------------------ what the session answers
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """Tell the player."""
         self._events.acknowledged(partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """Tell the player."""
         self._events.refused(partition, last, reason)
 
     def fenced(self, kept: Fence) -> None:
-        """Tell the player, and end."""
         self._over.set()
         self._events.fenced(kept)
 
     def ended(self, reason: str) -> None:
-        """Tell the player, and end."""
         self._over.set()
         self._events.disconnected(reason)
 
@@ -98,5 +88,4 @@ class DirectStream:
         self._over.set()
 
     def eased(self) -> None:
-        """Tell the player that more may be sent."""
         self._events.written()

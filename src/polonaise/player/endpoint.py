@@ -36,29 +36,23 @@ class DeliveryStream(Protocol):
     """One stream to a target, as the player sees it."""
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
-        """Send batches, without waiting; return whether more may be sent at once.
-
-        Otherwise `StreamEvents.written` says when more may be sent.
-        """
+        """Send batches, without waiting; return whether more may be sent at once, or else once `StreamEvents.written`
+        says so."""
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
-        """Open the stream, and be its task: until it ends, is closed or is cancelled.
-
-        A stream that is not accepted within `open_s_max` seconds is disconnected. A cancelled one leaves nothing open.
-        """
+        """Open the stream, and be its task: until it ends, is closed or is cancelled. One that is not accepted within
+        `open_s_max` seconds is disconnected. A cancelled one leaves nothing open."""
 
 
 class DeliveryEndpoint(Protocol):
-    """The place where a target is reached: opens streams to it, one after the other.
-
-    One with a true `tells_kept` may be given `NO_FENCE`, too, which its target answers with the fence that it keeps.
-    """
+    """The place where a target is reached: opens streams to it, one after the other. One with a true `tells_kept` may
+    be given `NO_FENCE`, which its target answers with the fence that it keeps."""
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
         """Return a new stream under this fence; its `serve` opens it."""
 
     async def close(self) -> None:
-        """Let go of what the streams share. The player calls it when it closes, and when the target is removed."""
+        """Let go of what the streams share: called when the player closes, and when the target is removed."""

@@ -36,7 +36,7 @@ _LINE_ENDS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2
 _HOLDING: Final = (dict, list, tuple)
 """What holds other values in JSON."""
 _REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of an error that the player is told."""
+"""Of an error that the player is told."""
 
 LineOf: TypeAlias = Callable[[PartitionId, RoutedEntry], Any]
 """Makes of an entry what becomes its line: anything that JSON can say, as a rule a dict."""
@@ -50,8 +50,8 @@ class JsonLinesTarget:
     The file has nothing but these lines, each once, and those of a partition in order. Beside it, `<path>.memory` says
     up to which byte the lines count, which ids these bytes have brought, and under which fence: what a crash leaves
     behind them is cut at the next start. Both are synced before a batch is acknowledged. Other programs may read the
-    file at any time, and have to leave out a last line without an end; none may write it. The files belong to one
-    target of one player for one log, are locked while the target is open, and are kept or moved together.
+    file at any time, and leave out a last line without an end; none may write it. The files belong to one target of one
+    player for one log, are locked while the target is open, and are kept or moved together.
 
     - `path`: the file, in a directory that is there. It is made if it is missing; one that holds something already,
       without its memory beside it, is refused.
@@ -62,8 +62,8 @@ class JsonLinesTarget:
     - `disk`: where the files are; None for the file system of this machine.
 
     `decode` and `line_of` run in a thread and may run again for the same entry. An exception, a value that JSON has no
-    word for, or keys that become one text (1 and `"1"`) refuse the entry: the player is told, and sends it again after
-    a pause. Raises `BadOption` for what can't be meant.
+    word for, or keys that become one text (1 and `"1"`) refuse the entry: it is sent again after a pause. Raises
+    `BadOption` for what can't be meant.
     """
 
     def __init__(
@@ -99,11 +99,9 @@ class JsonLinesTarget:
     # ------------------------------------------------------------------ what a stream calls
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
-        """Accept a stream; see `DeliveryTarget`. Opens the files first, unless they are open.
-
-        Raises `ViewUnfit` for files that are not what they should be, and for those of another source;
-        `ViewUnavailable` while another process has them open, and for what the disk lacks.
-        """
+        """Accept a stream; see `DeliveryTarget`. Opens the files first. Raises `ViewUnfit` for files that are not what
+        they should be, and for those of another source; `ViewUnavailable` while another process has them open, and for
+        what the disk lacks."""
         acceptance: Acceptance = await self._done(_StepCall(_OfferedStream(offered, source)))
         return acceptance
 
@@ -268,15 +266,11 @@ class JsonLinesTarget:
 
 
 class _OfferedStream(NamedTuple):
-    """A stream that is offered."""
-
     fence: Fence
     source: DeliverySource
 
 
 class _GivenBatch(NamedTuple):
-    """A batch that is to be applied."""
-
     batch: DeliveryBatch
     judge: Judge
 
@@ -309,10 +303,8 @@ def _usual_line(decode: Callable[[bytes], Any] | None) -> LineOf:
 
 
 def _json_line(value: Any) -> bytes:
-    """Return the value in one line of JSON.
-
-    Raises `ValueError` for keys that become one, and what `json.dumps` does for what JSON can't say, such as NaN.
-    """
+    """Return the value in one line of JSON. Raises `ValueError` for keys that become one, and what `json.dumps` does
+    for what JSON can't say, such as NaN."""
     try:
         line = _dumped(value, ensure_ascii=False).translate(_LINE_ENDS).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only write as an escape
@@ -322,7 +314,7 @@ def _json_line(value: Any) -> bytes:
 
 
 def _check_keys(value: Any) -> None:
-    """Raise `ValueError` for an object within the value of which two keys are the same text, such as 1 and "1"."""
+    """Raise `ValueError` if two keys of an object within the value are the same text, such as 1 and "1"."""
     left: list[Any] = [value] if isinstance(value, _HOLDING) else []
     while left:
         given = left.pop()

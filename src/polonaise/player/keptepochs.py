@@ -19,17 +19,14 @@ _OPEN_S_MAX: Final = 60.0
 
 ASKED_TERM: Final[Term] = 1
 """The term with which a target over gRPC is asked, whose contract knows none that is lower. The player's own streams
-have higher ones, so that none of them is refused because of the question."""
+have higher ones."""
 
 
 async def check_kept_epochs(
     log: Log, player: str, key: bytes, endpoints: Mapping[TargetName, DeliveryEndpoint], within_s: float
 ) -> None:
-    """Raise `ProducerFenced` if a target keeps a higher epoch than the log has in the register `key`.
-
-    Nothing is raised by that, so it stays as long as its cause. A target that does not answer within `within_s` seconds
-    is passed over: it refuses the player's streams later.
-    """
+    """Raise `ProducerFenced` if a target keeps a higher epoch than the log has in the register `key`. A target that
+    does not answer within `within_s` seconds is passed over: it refuses the player's streams later."""
     if not endpoints:
         return
     lowest = NO_FENCE
@@ -80,10 +77,8 @@ async def _epoch(log: Log, key: bytes) -> Epoch:
 
 
 async def _kept_by(endpoint: DeliveryEndpoint, offered: Fence, source: DeliverySource) -> Fence:
-    """Return the fence that a target keeps, which refuses the one that is offered; `NO_FENCE` if it does not tell.
-
-    No target accepts `NO_FENCE`: it is not above what any keeps, so it changes nothing.
-    """
+    """Return the fence that a target keeps, which refuses the one that is offered; `NO_FENCE` if it does not tell. No
+    target accepts `NO_FENCE`, which is not above what any keeps."""
     answer = _Answer()
     stream = endpoint.stream(offered, answer)
     serving = asyncio.ensure_future(stream.serve(source, _OPEN_S_MAX))
@@ -103,7 +98,6 @@ class _Answer:
         self.told: asyncio.Future[Fence] = asyncio.get_running_loop().create_future()
 
     def fenced(self, kept: Fence) -> None:
-        """Keep what it keeps."""
         self._tell(kept)
 
     def connected(self, applied: dict[PartitionId, TransactionId]) -> None:
@@ -115,7 +109,7 @@ class _Answer:
         self._tell(NO_FENCE)
 
     def written(self) -> None:
-        """Nothing is written."""
+        """Nothing is sent, so nothing is written, acknowledged or refused."""
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
         """Nothing was sent."""

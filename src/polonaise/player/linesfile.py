@@ -20,16 +20,14 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.player")
 
 _MEMORY: Final = ".memory"
-"""What the name of the memory's file has behind that of the file of lines."""
+"""What the name of the memory's file adds to that of the file of lines."""
 _STEPS_BYTES_MAX: Final = 64 * 1024
 """The bytes of steps behind which the memory's file is written anew."""
 
 
 class LinesFile:
-    """A file of lines and its memory, opened, locked and checked.
-
-    After an error of any method the files may hold less than this object believes: close it, and open them anew.
-    """
+    """A file of lines and its memory, opened, locked and checked. After an error of any method close it, and open them
+    anew: the files may hold less than it believes."""
 
     def __init__(
         self, disk: Disk, path: str, lock: DirectoryLock, file: File, identity: Identity, memory: LinesMemory | None
@@ -42,10 +40,8 @@ class LinesFile:
         self.memory = memory
         """What is kept durably; None before the first fence."""
         self._steps: File | None = None
-        """The memory's file, if steps may be written to it: none before this object has written it whole.
-
-        What is read from it after a sync that has failed need not be on the disk.
-        """
+        """The memory's file, once this object has written it whole: what is read from it after a failed sync need not
+        be on the disk."""
         self._steps_end = self._steps_begin = 0
         """Where the next step is noted, and where the first one was."""
         self._steps_tail = (0, b"")
@@ -55,10 +51,8 @@ class LinesFile:
     @classmethod
     async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
         """Open the files, and cut what does not count. Make the file if it is missing, unless it is opened `again`.
-
         Raises `ViewUnavailable` while somebody else has them open, `ViewUnfit` for files that do not go together, and
-        what the disk raises.
-        """
+        what the disk raises."""
         if not await disk.exists(path):
             # Before the lock makes the file. Nobody writes a memory without having the file open.
             memory = await _load(disk, path)
@@ -102,11 +96,9 @@ class LinesFile:
     async def append(self, lines: bytes, applied: Mapping[PartitionId, TransactionId]) -> None:
         """Append whole lines, and keep durably that these partitions are applied up to these ids.
 
-        Raises `ViewUnfit` if somebody else has changed the files: what is written now might be lost with them. A memory
-        that was removed or changed is written whole again, because this object knows what was in it.
-
-        Others may change a file between any two of these calls. What they cut, or write behind the lines, is noticed by
-        the size before the lines are noted and behind them; a change that leaves the size, if it is in the last lines.
+        Raises `ViewUnfit` if somebody else has changed the files, which may happen between any two of these calls: by
+        their size before the lines are noted and behind them, and by the last lines. A memory that was removed or
+        changed is written whole again.
         """
         memory = self.memory
         invariant(memory is not None, "lines are appended under a fence")
@@ -137,10 +129,8 @@ class LinesFile:
         self._steps_tail = (begin - 1, b"\n" + step + ended)
 
     async def _check_in_place(self) -> bool:
-        """Return whether the memory's file is as it was written, as far as its name, its size and its end tell.
-
-        Raises `ViewUnfit` if one of the paths leads to another file than the one that is open.
-        """
+        """Return whether the memory's file is as it was written, by its name, its size and its end. Raises `ViewUnfit`
+        if one of the paths leads to another file than the one that is open."""
         if await self._disk.identity(self._path) != self._identity:
             raise _does_not_fit(self._path, "was moved or replaced")
         if self._steps is None:
@@ -152,10 +142,7 @@ class LinesFile:
         return found is not None and await self._steps.read(begin, len(tail) + 1) == tail
 
     async def _write_whole(self, memory: LinesMemory) -> File:
-        """Write the memory's file anew, without a step that is noted; return it.
-
-        Its directory is synced with it, and so the name of the file of lines.
-        """
+        """Write the memory's file anew, without a step that is noted; return it. Its directory is synced with it."""
         if self._steps is not None:
             steps, self._steps = self._steps, None
             await steps.close()
@@ -201,10 +188,8 @@ async def _check_last(file: File, path: str, counted: CountedLines) -> None:
 
 
 async def _settled(disk: Disk, file: File, path: str, memory: LinesMemory | None) -> LinesMemory | None:
-    """Return the memory with its last step ended or undone, by what is there of its lines; what is left is cut.
-
-    Raises `ViewUnfit` unless the file has what the memory counts, and nothing that others have written.
-    """
+    """Return the memory with its last step ended or undone, by what is there of its lines; what is left is cut. Raises
+    `ViewUnfit` unless the file has what the memory counts, and nothing that others have written."""
     size = await file.size()
     if memory is None:
         if size:

@@ -2,13 +2,13 @@
 
 Every line is a CRC-32 in 8 hexadecimal digits, a space, and a JSON object. The first line says everything; it is
 written whole with its file, and never torn. Each further line is one step: one write that a crash may tear, and that
-nothing follows before it is synced. So only the end may be unreadable, and what it says does not count then.
+nothing follows before it is synced. So only the end may be unreadable, and does not count then.
 
-A step is noted before its lines are written. When they are synced, a line of what counts then follows, not synced; the
-next step is noted in its place. So it is known of all steps but the last that their lines are there, and of the last
-one as well, unless a crash came before that was noted: then it counts if its lines are whole, and a part of them is
-cut, and comes again. Whatever else lies behind what counts was written by somebody else. Earlier versions noted a step
-behind its lines, and have no `noted_first`: all that lies behind what counts is taken for a step of theirs.
+A step is noted before its lines are written. When they are synced, a line of what counts follows, not synced; the next
+step is noted in its place. Of the last step alone it may be unknown whether its lines are there: then it counts if they
+are whole, and a part of them is cut, and comes again. Whatever else lies behind what counts was written by somebody
+else. Earlier versions noted a step behind its lines, and have no `noted_first`: all that lies behind what counts is
+taken for a step of theirs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ class CountedLines(NamedTuple):
     """The beginning of the file of lines that counts."""
 
     size: int
-    """Its bytes."""
     last_size: int
     """The bytes that the last step has written, at its end."""
     last_crc: int
-    """The CRC-32 of those bytes, by which a file that was replaced is noticed."""
+    """Of those bytes, by which a file that was replaced is noticed."""
 
     def followed_by(self, data: bytes) -> CountedLines:
-        """Return what counts with these bytes behind it."""
         return CountedLines(self.size + len(data), len(data), crc32(data)) if data else self
 
 
@@ -58,17 +56,15 @@ class NotedStep(NamedTuple):
     """The first bytes of its lines, filled up with zeros."""
 
     def may_have_left(self, beginning: bytes) -> bool:
-        """Return whether lines of this step that a crash has torn may begin like this: what never came is zeros."""
+        """Return whether torn lines of this step may begin like this: what never came is zeros."""
         return all(found in (0, noted) for found, noted in zip(beginning, self.beginning, strict=False))
 
 
 class LinesMemory(NamedTuple):
-    """What a `JsonLinesTarget` keeps durably."""
-
     source: DeliverySource
     fence: Fence
     counted: CountedLines
-    """What is known to be there: without the step that is noted."""
+    """Without the step that is noted."""
     applied: Mapping[PartitionId, TransactionId]
     noted: NotedStep | None = None
     """The last step, while nothing says that its lines are there."""
@@ -106,7 +102,6 @@ class LinesMemory(NamedTuple):
         return _line(_step(self.counted, {}))
 
     def step(self) -> bytes:
-        """Return the line of the step that is noted."""
         assert self.noted is not None
         counted, applied, beginning = self.noted
         return _line({**_step(counted, applied), "begins": beginning.hex()})

@@ -50,11 +50,9 @@ class LinkEndpoint:
         self._release = release
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
-        """Return a new stream under this fence; its `serve` opens it."""
         return LinkStream(self._host, self._address, self._settings, fence, events)
 
     async def close(self) -> None:
-        """Let go of the host, if that was made for this endpoint. A second call does nothing."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -77,7 +75,6 @@ class LinkStream:
         """Done when the stream has ended, with the reason, or with what `serve` is to raise."""
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
-        """Send batches, without waiting; return whether more may be sent at once, or else tell `written` later."""
         connection = self._connection
         if self._over or connection is None:
             return False
@@ -98,13 +95,11 @@ class LinkStream:
         return False
 
     def close(self) -> None:
-        """Tell nothing more, and have the target take nothing more than what it is applying just now."""
         self._over = True
         self._end("")
         self._abort()
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
-        """Open the stream, and be its task: until it ends, is closed or is cancelled."""
         if self._over:
             return
         loop = asyncio.get_running_loop()
@@ -198,7 +193,7 @@ class LinkStream:
             self._ended.set_result(reason)
 
     def _abort(self) -> None:
-        """Close the connection, and drop what was not sent: it need not be applied any more."""
+        """Close the connection, and drop what was not sent."""
         if self._connection is not None:
             self._connection.abort(Closed("the stream has ended"))
 

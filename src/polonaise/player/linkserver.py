@@ -35,9 +35,9 @@ _log = logging.getLogger("polonaise.player")
 _CONNECTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
 """The most bytes of frames not handled yet, of all connections together; beyond it, those with the most are cut off."""
 _OPEN_S_MAX: Final = 5.0
-"""The longest, in seconds, that a player may take to open its stream once it has said hello."""
+"""Seconds that a player may take to open its stream once it has said hello."""
 _FULL: Final = "batches that are not applied yet"
-"""The reason to pause reading of a player that has sent more than is to be held."""
+"""Why the reading of a player is paused that has sent too much."""
 _NAME_CHARACTERS_MAX: Final = 200
 
 
@@ -61,10 +61,8 @@ class LinkServer:
         return self._listener.address
 
     async def close(self, within_s: float) -> None:
-        """Accept nothing more, answer what is being applied just now, and end all streams.
-
-        What takes longer than `within_s` seconds is cancelled.
-        """
+        """Accept nothing more, answer what is being applied just now, for `within_s` seconds at most, and end all
+        streams."""
         self.closing = True
         if self._listener is not None:
             await self._listener.close()
@@ -78,7 +76,6 @@ class LinkServer:
                 _log.warning("a target goes on applying although its server was closed, and it was cancelled")
 
     def health(self) -> list[dict[str, Any]]:
-        """Return the streams that are served, as dicts for JSON."""
         return [stream.health() for stream in self.streams if stream.source is not None]
 
     def trouble(self) -> str:
@@ -86,7 +83,6 @@ class LinkServer:
         return unreachable(self._host.network) or network_trouble(self._host.network)
 
     def _accept(self) -> Connection:
-        """Make the connection for a peer that has just connected."""
         stream = ServedStream(self._host, self)
         connection = Connection(
             self._host,
@@ -128,7 +124,6 @@ class ServedStream:
     # ------------------------------------------------------------------ what the connection brings
 
     def greeted(self, connection: Connection) -> None:
-        """Have the player open its stream in time."""
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(
             _OPEN_S_MAX, connection.turn_away, DeadlineExceeded(f"no stream was opened within {_OPEN_S_MAX:g} s")
@@ -160,7 +155,6 @@ class ServedStream:
     # ------------------------------------------------------------------ the session
 
     def _open(self, message: OpenDelivery) -> None:
-        """Offer the stream to the target that it names."""
         names = (message.player, message.target)
         if message.epoch < 0 or message.term < 0 or not all(0 < len(name) <= _NAME_CHARACTERS_MAX for name in names):
             raise ProtocolError(
@@ -185,20 +179,17 @@ class ServedStream:
             _log.info("the stream of %s is accepted under %s", self._name, session.fence)
 
     async def finish(self, within_s: float) -> None:
-        """Answer what is being applied just now, and end the stream."""
         if self._session is not None:
             await self._session.finish("the server of the target closes", within_s)
         self.connection.close(Closed("the server of the target closes"))
 
     async def gone(self) -> None:
-        """Wait until the target is done with what was being applied."""
         if self._opening is not None:
             await asyncio.wait((self._opening,))
         if self._session is not None:
             await self._session.gone()
 
     def health(self) -> dict[str, Any]:
-        """Return what is known of the stream, as a dict for JSON."""
         assert self.source is not None
         return stream_health(self.source, self.connection.peer_address, self._session, is_accepted=self._is_accepted)
 
@@ -225,19 +216,16 @@ class ServedStream:
             self.connection.send_frame(applied_frame(partition, through))
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """Tell the player."""
         self._send_applied()
         self.connection.send(EntryRefused(last, reason), partition=partition)
 
     def fenced(self, kept: Fence) -> None:
-        """Tell the player, and close."""
         self._send_applied()
         self.connection.send(DeliveryFenced(*kept))
         assert self._session is not None
         self.connection.close(Closed(shut_out_by(kept, self._session.fence)))
 
     def ended(self, reason: str) -> None:
-        """Tell the player, and close."""
         if not self._server.closing:
             _log.warning("the stream of %s ends: %s", self._name, reason)
         self._send_applied()
@@ -249,5 +237,4 @@ class ServedStream:
         self._host.fail(error)
 
     def eased(self) -> None:
-        """Read on."""
         self.connection.resume(_FULL)

@@ -41,10 +41,8 @@ _WATCH_S: Final = 5.0
 _LOOKED_UP_MAX: Final = 32
 """The most transactions that are looked up in the log after each of these looks."""
 _MENDED: Final = (BatchDamaged, DataDamaged, FragmentDamaged, FragmentMissing, AccessDenied)
-"""What is whole another time, although its class says that trying again does not help.
-
-Servers send no damaged batch, so one was damaged on its way here; and the archive behind the log is mended by an
-operator, or by a server's scrub."""
+"""What is whole another time, although its class says that trying again does not help: a batch was damaged on its way,
+or an operator or a scrub mends the archive behind the log."""
 _EPOCH_LOST: Final = (
     "the epoch of this player's name in the log is {}, and this one has taken {}: the log was put back to an older "
     "state, or the register was deleted. Another player of the name would not replace this one: stop it before that"
@@ -54,22 +52,19 @@ Stop: TypeAlias = Callable[[PartitionId, int, str], Iterable[PlayerEffect]]
 _TURN_TRANSACTIONS: Final = 10
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
-"""By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
+"""Divides the bytes that a read for a target passes over, to count them for the bound of the read, too."""
 
 
 class ReadingEvents(Protocol):
-    """The delivery, as what is told what comes of the log."""
+    """The delivery, as what is told what comes of the log; see `Delivery`."""
 
     name: str
 
-    def happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
-        """Let this event of the machine happen now."""
+    def happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None: ...
 
-    def stopped(self, event: Stop, partition: PartitionId, number: int, reason: str) -> None:
-        """Let this event of the machine happen, after which the partition brings nothing more."""
+    def stopped(self, event: Stop, partition: PartitionId, number: int, reason: str) -> None: ...
 
-    def replaced(self, epoch: Epoch) -> None:
-        """Another player of this name has this epoch, a higher one."""
+    def replaced(self, epoch: Epoch) -> None: ...
 
 
 class LogReading:
@@ -98,11 +93,10 @@ class LogReading:
 
     @property
     def silent(self) -> set[PartitionId]:
-        """The partitions of which the log does not answer: how far it reaches there by now is not known."""
+        """The partitions of which it is not known how far the log reaches by now."""
         return {partition for partition, _ in self._troubles}
 
     async def ask(self, partition: PartitionId, number: int) -> None:
-        """Ask for the mark until it is told."""
         pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         while True:
             try:
@@ -172,10 +166,8 @@ class LogReading:
             )
 
     def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
-        """Note that the log does not answer what it is asked for.
-
-        Logged when that begins: once for all partitions with one kind of error, as while no server answers.
-        """
+        """Note that the log does not answer what it is asked for. Logged when that begins, once for all partitions with
+        one kind of error, as while no server answers."""
         text = str(error)
         kind = text.partition("]")[0]
         if not any(asked == what and why.startswith(kind) for (_, asked), why in self._troubles.items()):
@@ -183,9 +175,8 @@ class LogReading:
         self._troubles[partition, what] = text
 
     async def watch(self, key: bytes) -> None:
-        """Look at the log now and then: at each mark, for the lag of targets and whether the log answers, and at the
-        epoch in the register `key`, because a player that delivers nothing is told by no target that it was replaced.
-        """
+        """Look at the log now and then: at each mark, for lags and whether the log answers, and at the epoch in the
+        register `key`, because no target tells a player that delivers nothing that it was replaced."""
         while True:
             # All at once: of many that do not answer, none is to hide the others.
             looks = [self._look_at(partition) for partition in self._machine.partitions]
@@ -275,10 +266,8 @@ class LogReading:
     async def _routed_for(
         self, target: TargetName, batch: Batch, after: TransactionId, through: TransactionId, counter: Iterator[int]
     ) -> tuple[list[RoutedEntry], Unroutable | None]:
-        """Return what `Router.routed` does, for one target; in turns, because the others are not to wait meanwhile.
-
-        `counter` counts the transactions of all batches of a read: they may all be there already.
-        """
+        """Return what `Router.routed` does, for one target; in turns, because the others are not to wait. `counter`
+        counts the transactions of all batches of a read."""
         found: list[RoutedEntry] = []
         try:
             for entries in self._router.each(batch, after, through):
@@ -291,5 +280,5 @@ class LogReading:
 
 
 def _passes(error: PolonaiseError) -> bool:
-    """Return whether reading may succeed another time, without a change of what is asked for."""
+    """Return whether reading may succeed another time."""
     return error.retry is not Retry.NEVER or isinstance(error, _MENDED)

@@ -48,8 +48,7 @@ class Player:
     partition, and none is skipped.
 
     The player that was opened last under a name is the active one: it has the next epoch of the idempotent producer
-    "player <name>" in the log's first partition, and targets take nothing more from those before. Such a one ends with
-    `ProducerFenced` as soon as a target tells it.
+    "player <name>" in the log's first partition. Earlier ones end with `ProducerFenced` as soon as a target tells them.
 
     - `log`: a started client of the log; it stays the application's.
     - `targets`: by name, in this process, or elsewhere as `remote` returns them. Targets of this process stay the
@@ -151,11 +150,8 @@ class Player:
         start_after: Mapping[PartitionId, TransactionId] | None = None,
     ) -> None:
         """Deliver to this target, too: everything that the route function names it for, or what follows `start_after`.
-
-        Partitions that have stopped are tried again: what their transactions lacked may be this target. Raises
-        `BadOption` for a name that is a target's already, and for what can't be meant; `Closed` if the player was not
-        started, or has ended.
-        """
+        Partitions that have stopped are tried again. Raises `BadOption` for a name that is a target's already, and for
+        what can't be meant; `Closed` if the player was not started, or has ended."""
         delivery = self._delivering()
         checked_name(name)
         if name in self._endpoints:
@@ -166,10 +162,8 @@ class Player:
         delivery.add_target(name, start_after)
 
     async def remove_target(self, name: TargetName) -> None:
-        """Deliver nothing more to this target. The route function may name it still: its name counts as retired.
-
-        What it applies just now may still be applied. Raises `BadOption` for a name that is no target's.
-        """
+        """Deliver nothing more to this target; its name counts as retired. What it applies just now may still be
+        applied. Raises `BadOption` for a name that is no target's."""
         delivery = self._delivering()
         if name not in self._endpoints:
             names = ", ".join(sorted(self._endpoints)) or "none"
@@ -194,7 +188,7 @@ class Player:
         return self._delivery
 
     async def ended(self) -> None:
-        """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
+        """Wait until the player delivers nothing more, and raise why. `ProducerFenced` if another one is active,
         `DeliveryStopped` if every partition has stopped, `Closed` after `close`, `Log.failure` if the log has failed,
         `Forked` in a forked child, or what is wrong with this one."""
         if self._ended is None:
@@ -203,19 +197,15 @@ class Player:
         await asyncio.shield(self._ended)
 
     async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
-        """Wait until the target has applied all that is its own of the partition's transactions up to `id`.
-
-        Raises `DeliveryStopped` if the partition has stopped before that, and if the target is given up or removed; as
-        `ended` does, if the player ends before; and `BadOption` for a target or partition that it does not deliver.
-        """
+        """Wait until the target has applied all that is its own of the partition's transactions up to `id`. Raises
+        `DeliveryStopped` if the partition has stopped before that, and if the target is given up or removed; as
+        `ended`, if the player ends before; and `BadOption` for a target or partition that it does not deliver."""
         await self._started().delivered(target, partition, id)
 
     async def finish(self, within_s: float) -> bool:
         """Send nothing more, and wait until targets have acknowledged what they were sent; return whether they have.
-
-        Waits for `within_s` seconds at most. The player still has to be closed. So whoever takes over finds no target
-        amid what this one has sent.
-        """
+        Waits for `within_s` seconds at most, so that whoever takes over finds no target amid what this one has sent.
+        The player still has to be closed."""
         delivery = self._delivery
         return delivery is None or is_inherited(delivery.ended.get_loop()) or await delivery.finish(within_s)
 
@@ -243,22 +233,19 @@ class Player:
     def health(self) -> dict[str, Any]:
         """Return what holds up which target, as a dict for JSON; `well` says whether anything does.
 
-        `ended` says why the player delivers nothing more, and is empty while it does. By name of a target: the `state`
-        and `term` of its stream, the `reason` why there is none, the bytes `in_flight`, the number of entries
-        `waiting`, and by partition the last id that it is known to have `applied`, the `lag`, in transactions of the
-        log (None where the log does not tell how far it reaches), why the target is `hindered`, and what it is `slow`
-        with. By partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the
-        log has.
+        `ended` says why the player delivers nothing more. By name of a target: the `state` and `term` of its stream,
+        the `reason` why there is none, the bytes `in_flight`, the number of entries `waiting`, and by partition the
+        last id that it is known to have `applied`, the `lag`, in transactions of the log (None where the log does not
+        tell how far it reaches), why the target is `hindered`, and what it is `slow` with. By partition: the id
+        `current` up to which the log was read, why it has `stopped`, and what `trouble` the log has.
         """
         if self._delivery is None:
             return {"well": False, "ended": "", "targets": {}, "partitions": {}}
         return self._delivery.health()
 
     def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
-        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970.
-
-        By the clock of the log's server, as soon as that was measured: that of this machine may be hours off.
-        """
+        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970. Goes by
+        the clock of the log's server, once that was measured."""
         if self._delivery is None:
             return {}
         ahead_us = int((self.clock_ahead_s or 0.0) * 1e6)

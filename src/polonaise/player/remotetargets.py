@@ -14,9 +14,8 @@ from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.redaction import redacted
 
 LINK: Final = "link"
-"""The scheme of the project's own link."""
 GRPC: Final = "grpc"
-"""The scheme of gRPC, which needs the extra `grpc`."""
+"""Needs the extra `grpc`."""
 _SCHEMES: Final = (LINK, GRPC)
 
 
@@ -46,8 +45,8 @@ def remote(address: str, *, tls: TlsFiles | None = None) -> DeliveryEndpoint:
         targets = {"shard-0": remote("link://db1:7300"), "shard-1": remote("grpc://db2:7300")}
 
     There it is served under the name that the player knows it by: with `serve`, or at a `grpc` address by a program in
-    any language that follows `proto/delivery.proto`. `tls` has the TLS files of a player;
-    without it those that the environment names (docs/tls.md); without these either, connections are plain.
+    any language that follows `proto/delivery.proto`. `tls` has the TLS files of a player, by default those that the
+    environment names (docs/tls.md); without any, connections are plain.
 
     Raises `BadOption` for what is no address, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """

@@ -14,13 +14,11 @@ from polonaise.terms import Transaction, TransactionId
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
 """The most bytes that a target may get of one transaction: a little less than the messages of all transports carry."""
 _REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of an application's error that are told."""
+"""Of an application's error."""
 
 Route: TypeAlias = Callable[[Transaction], Mapping[TargetName, bytes]]
-"""Returns what each target gets of a transaction, by its name; targets that get nothing of it are left out.
-
-A pure function: whenever it is called for a transaction, it has to return the same.
-"""
+"""Returns what each target gets of a transaction, by its name. A pure function: whenever it is called for a
+transaction, it has to return the same."""
 
 
 class Unroutable(Exception):
@@ -34,10 +32,8 @@ class Unroutable(Exception):
 
 
 class Router:
-    """Calls the route function, and checks what it returns."""
-
     def __init__(self, route: Route, targets: Collection[TargetName], retired: Collection[TargetName]) -> None:
-        """`targets` are the names that the route function may return; what it returns for `retired` ones is dropped."""
+        """The route function may return `targets`; what it returns for `retired` ones is dropped."""
         self._route = route
         self._targets = targets
         self._retired = retired
@@ -45,10 +41,8 @@ class Router:
     def routed(
         self, batch: Batch, after: TransactionId, through: TransactionId
     ) -> tuple[dict[TargetName, list[RoutedEntry]], Unroutable | None]:
-        """Return the entries of the batch's transactions with ids above `after` and up to `through`, by target.
-
-        Also returns the error of the first transaction that can't be routed, or None; the entries are of those before.
-        """
+        """Return the entries of the batch's transactions with ids above `after` and up to `through`, by target. Also
+        returns the error of the first transaction that can't be routed, or None; the entries are of those before."""
         routed: dict[TargetName, list[RoutedEntry]] = {}
         try:
             for entries in self.each(batch, after, through):

@@ -19,9 +19,8 @@ from polonaise.player.remotetargets import GRPC, remote_place
 from polonaise.player.targetsession import ServedTargets
 
 CLOSE_S_MAX: Final = 5.0
-"""The longest, in seconds, that a server waits when it is closed for what its targets are applying."""
+"""Seconds that a server waits when it is closed for what its targets are applying."""
 _FORKED: Final = "server of targets was started"
-"""What is told of this one in a forked child."""
 
 
 class TransportServer(Protocol):
@@ -44,7 +43,6 @@ class TargetServer:
     """A server of targets, made by `serve`: an asynchronous context manager, or awaited, and closed in the end."""
 
     def __init__(self, scheme: str, place: str, server: TransportServer, release: Callable[[], None]) -> None:
-        """Made by `serve`. `close` calls `release` last."""
         self._scheme = scheme
         self._place = place
         self._server = server
@@ -81,7 +79,7 @@ class TargetServer:
         await asyncio.shield(self._ended)
 
     def _fail(self, error: BaseException) -> None:
-        """Have `ended` raise this: it is a mistake of the library's own. No stream is served any more."""
+        """End with this error: it is a mistake of the library's own."""
         if self._ended is not None and not self._ended.done():
             fail(self._ended, error)
             self._closing = asyncio.get_running_loop().create_task(self.close(), name="close a server that has failed")
@@ -144,8 +142,8 @@ def serve(
             await server.ended()
 
     Port 0 lets the system choose; `TargetServer.address` tells. A single target is served under every name. The targets
-    stay the application's: close them after the server. `tls` has the TLS files of a target; without it those that the
-    environment names (docs/tls.md); without these either, whoever reaches the port may deliver.
+    stay the application's: close them after the server. `tls` has the TLS files of a target, by default those that the
+    environment names (docs/tls.md); without any, whoever reaches the port may deliver.
 
     Raises `BadOption` for what can't be meant, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """

@@ -42,13 +42,13 @@ _log = logging.getLogger("polonaise.player")
 
 _FIRST_TRIES: Final = 3
 _REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of an error that the player is told."""
+"""Of an error that the player is told."""
 _NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""
 _FENCED: Final = -1
-"""The number of no partition, under which the table of ids has a row from the first fence on: by it a loss of ids, or
-of the fence, is noticed. In place of an id it has how many partitions have a row, less one."""
+"""The number of no partition, under which the table of ids has a row from the first fence on, by which a loss of ids,
+or of the fence, is noticed. In place of an id it has how many partitions have a row, less one."""
 
 
 class SqlDeliveryTarget:
@@ -63,8 +63,8 @@ class SqlDeliveryTarget:
 
     What `apply_entry` does is committed in one SQL transaction with the id of the entry: each entry counts once,
     whatever dies when. It runs in a thread of the target's, and may run again when the database ended its transaction:
-    so it must change the database and nothing else. An exception refuses the entry: the player is told, and sends it
-    again after a pause; entries of other partitions go on.
+    so it must change the database and nothing else. An exception refuses the entry, which is sent again after a pause;
+    entries of other partitions go on.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, ids and fence) are made, until a stream is accepted. Existing
@@ -115,7 +115,7 @@ class SqlDeliveryTarget:
         self._is_closed = False
         self._prepared = False
         self._answered = False
-        """Whether a stream was accepted. All tables were there then: one that is gone since was lost with its rows."""
+        """Whether a stream was accepted: a table that is gone since was lost with its rows."""
         self._source: DeliverySource | None = None
         """Where the accepted stream comes from: the memory has to be of that, also under way."""
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
@@ -124,20 +124,15 @@ class SqlDeliveryTarget:
     # ------------------------------------------------------------------ for the application to say
 
     def apply_entry(self, partition: PartitionId, entry: RoutedEntry, db: Connection) -> None:
-        """Change the tables as `entry` demands, through `db`, without ending its SQL transaction.
-
-        An exception refuses the entry, unless the database itself is the trouble.
-        """
+        """Change the tables as `entry` demands, through `db`, without ending its SQL transaction. An exception refuses
+        the entry, unless the database itself is the trouble."""
         raise NotImplementedError(
             f"{type(self).__name__} has to define how an entry is applied: write apply_entry, or apply_entries"
         )
 
     def apply_entries(self, partition: PartitionId, entries: Sequence[RoutedEntry], db: Connection) -> None:
-        """Change the tables as all of these entries of one partition demand, in this order.
-
-        The default calls `apply_entry` for each. If it raises, and the database itself is not the trouble, the same
-        entries come again one by one.
-        """
+        """Change the tables as all of these entries of one partition demand, in this order. The default calls
+        `apply_entry` for each. If it raises, and the database itself is not the trouble, they come again one by one."""
         for entry in entries:
             check_undone(db)
             self.apply_entry(partition, entry, db)
@@ -145,11 +140,8 @@ class SqlDeliveryTarget:
     # ------------------------------------------------------------------ what a stream calls
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
-        """Accept a stream; see `DeliveryTarget`. Makes and checks the tables first, unless that was done.
-
-        Raises `ViewUnfit` for tables that are not what they should be, and for those of another source;
-        `ViewUnavailable`.
-        """
+        """Accept a stream; see `DeliveryTarget`. Makes and checks the tables first. Raises `ViewUnfit` for tables that
+        are not what they should be, and for those of another source; `ViewUnavailable`."""
 
         def accept(writer: WriterConnection) -> Acceptance:
             with not_refused("the target"):
@@ -196,7 +188,7 @@ class SqlDeliveryTarget:
             batch = DeliveryBatch(partition, applied.last, left)
 
     async def close(self) -> None:
-        """End the threads and close the connections, after what is being applied is done. Nothing is applied after."""
+        """End the threads and close the connections, after what is being applied is done."""
         if self._database.is_parents:
             return
         self._is_closed = True
@@ -277,16 +269,13 @@ class SqlDeliveryTarget:
         return ids
 
     def _held(self, writer: WriterConnection) -> str:
-        """Return the name of an application's table that holds rows, or may not be looked at; empty if none does."""
         with writer.transaction() as db:
             return held_in(db, self._tables())
 
     def _tables(self) -> list[Table]:
-        """Return the application's tables, as far as it names them."""
         return self.metadata.sorted_tables if self.metadata is not None else []
 
     def _names(self) -> str:
-        """Return the names of all tables of the target, for an error that says to empty them."""
         named = ", ".join(each.fullname for each in self._tables()) or "the application's tables"
         return f"{named}, {self._ids.table.fullname} and {self._fence.table.fullname}"
 
@@ -302,11 +291,8 @@ class SqlDeliveryTarget:
         return ViewUnavailable(text) if self._answered else ViewUnfit(text)
 
     def _prepare(self, writer: WriterConnection) -> None:
-        """Make the tables that are missing, and check all. Once a stream was accepted, wait for those that are gone.
-
-        A new one in their place would be in the way of a backup, or of whoever renamed them; and all of them together
-        would be those of a new target, which gets everything once more.
-        """
+        """Make the tables that are missing, and check all. Once a stream was accepted, wait for those that are gone. A
+        new one in their place would be in the way of a backup, or of whoever renamed them."""
         tables, own = self._tables(), [self._ids.table, self._fence.table]
         begins = not self._answered
         create = self._create and begins
@@ -331,11 +317,9 @@ class SqlDeliveryTarget:
         self._prepared = False
 
     def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-        """Apply the batch in one SQL transaction, if that is what `judge` says to do.
-
-        If its entries can't be applied, nothing is changed, and that is told as the refusal of the first one. No entry
-        is refused for tables that are gone, or others by now: what is wrong with them is raised.
-        """
+        """Apply the batch in one SQL transaction, if `judge` says so. If its entries can't be applied, nothing is
+        changed, and the first one is told as refused. What is wrong with tables that are gone, or others by now, is
+        raised."""
         if not self._prepared:
             with not_refused("the target"):
                 self._prepare(writer)
@@ -420,7 +404,7 @@ class SqlDeliveryTarget:
 
 
 class _FenceKept:
-    """The fence of the last stream that the target has accepted, in a table with one row, and the log it came from."""
+    """The fence of the last stream that the target has accepted, and where it came from, in a table with one row."""
 
     def __init__(self, name: str, schema: str | None) -> None:
         self.table = transactional_table(
@@ -437,10 +421,8 @@ class _FenceKept:
 
     def read(self, db: Connection, *, alone: bool, source: DeliverySource | None) -> Fence:
         """Return the fence, and keep others from changing it until the transaction ends; with `alone`, from reading it.
-
-        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another source than `source`, if that is given,
-        and for a row that no target has written.
-        """
+        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another `source`, and for a row that no target
+        has written."""
         row = db.execute(self._select.with_for_update(read=not alone)).one_or_none()
         if row is None:
             return NO_FENCE
@@ -463,10 +445,8 @@ class _FenceKept:
         return fence
 
     def keep(self, db: Connection, fence: Fence, source: DeliverySource, *, first: bool) -> None:
-        """Keep this fence; `first` says that none is kept so far.
-
-        Raises SQLAlchemy's `IntegrityError` if another process keeps a first one at the same time.
-        """
+        """Keep this fence; `first` says that none is kept so far. Raises SQLAlchemy's `IntegrityError` if another
+        process keeps a first one at the same time."""
         values = {"epoch": fence.epoch, "term": fence.term}
         if first:
             key = {"number": _ONLY, "cluster": source.log_key.hex(), "player": source.player, "target": source.target}

@@ -21,14 +21,14 @@ REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a target's error or refusal that the player is told."""
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """A session that holds more than this of batches that are not applied yet is full: several times what a player sends
-ahead, or partitions that are slow would keep others from being read."""
+ahead, or slow partitions would keep others from being read."""
 ACKNOWLEDGE_S: Final = 0.001
-"""Seconds for which servers gather acknowledgements. No entry waits for one, unless the player has sent as much ahead
-as it may; and telling each at once would keep the processors from what is still to be applied."""
+"""Seconds for which servers gather acknowledgements: no entry waits for one, unless the player has sent as much ahead
+as it may."""
 _LANES_MAX: Final = 1_000
 """The most partitions of a session whose tasks wait for more: of others, each batch gets a new one."""
 _BATCH_BYTES: Final = 512
-"""The bytes that a batch counts for besides its entries: about what its objects take in memory."""
+"""What a batch counts for besides its entries: about what its objects take in memory."""
 _ID_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
@@ -56,10 +56,8 @@ class SessionAnswers(Protocol):
 
 
 class ServedTarget:
-    """A target, with the sessions that serve it in this process.
-
-    A session that the target has accepted ends those under lower fences: nothing of them would be applied any more.
-    """
+    """A target, with the sessions that serve it in this process. One that the target has accepted ends those under
+    lower fences."""
 
     def __init__(self, target: DeliveryTarget, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         """`target` stays the application's. A session is full while it holds more than `held_bytes_max`."""
@@ -69,13 +67,11 @@ class ServedTarget:
         """Those that have not ended."""
 
     def session(self, fence: Fence, answers: SessionAnswers) -> TargetSession:
-        """Return a new session for a stream under this fence."""
         session = TargetSession(self, fence, answers, self._held_bytes_max)
         self.sessions[session] = None
         return session
 
     def accepted(self, fence: Fence) -> None:
-        """End the sessions under lower fences: the target has accepted this one."""
         for session in list(self.sessions):
             if session.fence < fence:
                 session.shut_out(fence)
@@ -115,20 +111,19 @@ class ServedTargets:
 class TargetSession:
     """Serves one stream: `greet` first, then `take` each batch, then `close`.
 
-    Batches of one partition are applied one after the other, those of different partitions side by side: each
-    partition has a *lane*. Whatever the target's code does wrong ends this session alone. Once it has ended, nothing
-    is applied but what is being applied just now, which is cancelled; `gone` waits for that.
+    Batches of one partition are applied one after the other, those of different partitions side by side: each has a
+    *lane*. Whatever the target's code does wrong ends this session alone. Once it has ended, nothing is applied but
+    what is being applied just now, which is cancelled; `gone` waits for that.
     """
 
     def __init__(self, served: ServedTarget, fence: Fence, answers: SessionAnswers, held_bytes_max: int) -> None:
-        """Made by `ServedTarget.session`."""
         self._served = served
         self._target = served.target
         self._reception = Reception(fence)
         self._answers = answers
         self._held_bytes_max = held_bytes_max
         self.held_bytes = 0
-        """The bytes of batches that were taken and are not applied yet."""
+        """Of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
         """Those of the partitions that have a task."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -139,11 +134,8 @@ class TargetSession:
         """By partition, which entry was refused last, and why, until one was applied after that."""
 
     async def greet(self, source: DeliverySource) -> dict[PartitionId, TransactionId] | None:
-        """Offer the stream to the target; return the ids that it has applied, by partition, if it accepts.
-
-        Otherwise return None: after the answer that says why, or because the session was closed meanwhile. A call that
-        is cancelled ends the session.
-        """
+        """Offer the stream to the target; return the ids that it has applied, by partition, if it accepts. Else None:
+        after the answer that says why, or because the session was closed. A call that is cancelled ends the session."""
         if self._over:
             return None
         task = self._spawn(self._offer(source), "accept a stream")
@@ -164,7 +156,7 @@ class TargetSession:
         return dict(acceptance.applied)
 
     def take(self, batch: DeliveryBatch) -> None:
-        """Have the target apply a batch, behind those of its partition; does not wait. Nothing once it has ended."""
+        """Have the target apply a batch, behind those of its partition; does not wait."""
         if not self._takes:
             return
         held_bytes = batch.size + _BATCH_BYTES
@@ -183,7 +175,6 @@ class TargetSession:
         return self.held_bytes > self._held_bytes_max
 
     def shut_out(self, kept: Fence) -> None:
-        """End the session: the target keeps another fence."""
         if not self._over:
             self.close()
             self._answers.fenced(kept)
@@ -208,10 +199,8 @@ class TargetSession:
             await asyncio.wait(tasks)
 
     async def finish(self, reason: str, within_s: float) -> None:
-        """Apply nothing more but what is being applied just now, answer that, and end the session for this reason.
-
-        What takes longer than `within_s` seconds is cancelled.
-        """
+        """Apply nothing more but what is being applied just now, for `within_s` seconds at most; answer that, and
+        end."""
         self._takes = False
         for lane in self._lanes.values():
             lane.batches.clear()
@@ -270,7 +259,6 @@ class TargetSession:
             await lane.more()
 
     def _tell(self, batch: DeliveryBatch, applied: AppliedBatch) -> None:
-        """Answer what the target has done with a batch."""
         verdict = applied.verdict
         if verdict is Verdict.APPLY and not applied.refusal:
             if self.refused:
@@ -316,7 +304,7 @@ class TargetSession:
 def stream_health(
     source: DeliverySource, peer: str, session: TargetSession | None, *, is_accepted: bool
 ) -> dict[str, Any]:
-    """Return what a server knows of a stream, for `TargetServer.health`; `session` is None before there is one."""
+    """Return what a server knows of a stream, for `TargetServer.health`."""
     return {
         "target": source.target,
         "player": source.player,
@@ -341,12 +329,10 @@ class _Lane:
         self._more: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Let the task go on if it waits."""
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def more(self) -> None:
-        """Wait for `wake`."""
         self._more = asyncio.get_running_loop().create_future()
         await self._more
 
@@ -359,11 +345,8 @@ def _checked(target: DeliveryTarget) -> DeliveryTarget:
 
 
 def _what_failed(error: BaseException) -> str:
-    """Return what to tell of an error that a method of the target has raised.
-
-    Its code is the application's: no error of it may end more than the session. Raises the error itself if it is a
-    mistake of our own, or not the target's doing: a cancellation of the session's task, an exit.
-    """
+    """Return what to tell of an error that a method of the target has raised. Raises it if it is a mistake of our own,
+    or not the target's doing: a cancellation of the session's task, an exit."""
     if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
         return "the target cancelled its own call"
     if isinstance(error, InvariantViolated) or not isinstance(error, Exception):
@@ -373,7 +356,6 @@ def _what_failed(error: BaseException) -> str:
 
 
 def _what_is_wrong(answer: object) -> str:
-    """Return what to tell of an answer that no target may give."""
     text = redacted(f"the target returned {redacted_text(answer, repr)}", REASON_CHARACTERS_MAX - 50)
     return f"{text}, which is not what DeliveryTarget says"
 

@@ -9,10 +9,9 @@
             assert [tx.data for tx in log.transactions()] == [b"1 -30"]
 
 The client is that of production, and so are the server's decisions on locks, order, registers and producers; only what
-carries and stores bytes is memory. A test runs the same way each time. `docs/testing.md` has more.
+carries and stores bytes is memory. A test runs the same way each time (`docs/testing.md`).
 
-Begin reading with `driver`, what a test opens, and `faults`, what it can arm. `memoryserver` and `memorypartition` run
-the production owner over `memory`, the network and the coordinator. What is exported here is public.
+Begin with `driver`, what a test opens, and `faults`, what it can arm.
 """
 
 from polonaise.testing.driver import BlockingMemoryLog, MemoryCluster, MemoryLog, blocking_log, log

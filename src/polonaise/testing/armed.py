@@ -8,25 +8,22 @@ from collections import deque
 from polonaise.terms import FailureReason
 
 _PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
-"""The reasons for which `Faults.rate` fails appends; an append without a lock fails for the first reason only."""
+"""The reasons for which `Faults.rate` fails appends, those without a lock for the first only."""
 
 
 class Armed:
-    """The armed faults of one server."""
-
     def __init__(self) -> None:
         self.next_reasons: deque[FailureReason] = deque()
         """For each of the next appends, or groups, that are to fail: the reason."""
         self.next_locks = 0
-        """The number of next appends with a lock that meet a conflict."""
+        """How many of the next appends with a lock meet a conflict."""
         self.next_unknown: deque[bool] = deque()
         """For each of the next appends that lose their connection, whether it is committed."""
         self.probability = 0.0
-        """The probability that an append fails, from 0 to below 1."""
+        """That an append fails, from 0 to below 1."""
         self.delay_s = 0.0
-        """Seconds from the arrival of an append to its decision."""
+        """From the arrival of an append to its decision."""
         self.random = random.Random(0)
-        """Draws which appends fail, and for which reason."""
 
     @property
     def any(self) -> bool:

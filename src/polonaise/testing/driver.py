@@ -29,7 +29,7 @@ SETTINGS: Final = ClientSettings(
     mount_s_max=0.5,
     answer_s_max=5.0,
 )
-"""The settings of clients in memory: all pauses are short, so that tests do not wait long for the end of a fault."""
+"""With short pauses, so that tests do not wait long for the end of a fault."""
 
 
 class MemoryLogOptions(TypedDict, total=False):
@@ -37,7 +37,7 @@ class MemoryLogOptions(TypedDict, total=False):
 
     view: View | RunView | None
     settings: ClientSettings | None
-    """The settings of the client. None, the default, stands for `SETTINGS`, with which all pauses are short."""
+    """None, the default, stands for `SETTINGS`."""
     serializer: Serializer | None
     partitioner: Partitioner | None
     bodies: BodyForm
@@ -46,11 +46,8 @@ class MemoryLogOptions(TypedDict, total=False):
 
 
 class MemoryCluster:
-    """A cluster in memory: one server, with everything that was ever committed.
-
-    `partitions` is the number of partitions; `seed` draws the pauses of its clients. Raises `BadOption` for less than
-    one partition.
-    """
+    """A cluster in memory: one server, with everything that was ever committed. `seed` draws the pauses of its clients.
+    Raises `BadOption` for less than one partition."""
 
     def __init__(self, partitions: int = 1, seed: int = 1) -> None:
         if partitions < 1:
@@ -73,8 +70,8 @@ class MemoryCluster:
 
             async with log.cluster.connect(view=Balances()) as second: ...
 
-        Takes the options of `polonaise.connect` but `wait` and `tls`, and raises `BadOption` for an invalid one. When
-        the context ends without an error, raises the first one that ended a task of this cluster or of its clients.
+        Takes the options of `polonaise.connect` but `wait` and `tls`. Raises `BadOption`, and at the end of the context
+        the first error that ended a task of this cluster or of its clients.
         """
         async with MemoryLog(self, **options) as log:
             yield log
@@ -93,14 +90,11 @@ class MemoryLog(Log):
         self.faults = Faults(cluster.server, lambda do: do())
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """Return the partition's committed transactions, whether this client was told of them or not.
-
-        The library's own transactions are left out. Raises `UnknownPartition`.
-        """
+        """Return the partition's committed transactions, without the library's own. Raises `UnknownPartition`."""
         return self.cluster.partition(partition).transactions()
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """Return the partition's registers as they are committed. Raises `UnknownPartition`."""
+        """Return the partition's committed registers. Raises `UnknownPartition`."""
         return dict(self.cluster.partition(partition).registers)
 
 
@@ -113,14 +107,11 @@ class BlockingMemoryLog(BlockingLog):
         self.faults = Faults(log.cluster.server, background.now)
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """Return the partition's committed transactions, whether this client was told of them or not.
-
-        The library's own transactions are left out. Raises `UnknownPartition`.
-        """
+        """Return the partition's committed transactions, without the library's own. Raises `UnknownPartition`."""
         return self._background.now(lambda: self._memory.transactions(partition))
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """Return the partition's registers as they are committed. Raises `UnknownPartition`."""
+        """Return the partition's committed registers. Raises `UnknownPartition`."""
         return self._background.now(lambda: self._memory.registers(partition))
 
 
@@ -134,10 +125,8 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
             log.faults.fail_next_append()
             await log.run(withdraw, 1, 30)
 
-    `partitions` is the number of partitions; `seed` draws the client's pauses. The other options are those of
-    `polonaise.connect`: `view`, `settings` (by default all pauses are short), `serializer`, `partitioner`, `bodies`,
-    `wants` and `header_filter`. Raises `BadOption` for an invalid option and, when the context ends, the first error
-    that ended a task of a client.
+    `seed` draws the client's pauses. The other options are those of `polonaise.connect`; with the default `settings`
+    all pauses are short. Raises `BadOption` and, when the context ends, the first error that ended a task of a client.
     """
     cluster = MemoryCluster(partitions, seed)
     try:
@@ -148,10 +137,8 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
 
 
 def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> BlockingMemoryLog:
-    """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`.
-
-    Takes the options of `log`, and raises as `log` does: at its end the first error that ended a task of a client.
-    """
+    """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`. Takes the options of
+    `log`, and raises as it does."""
     background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
     try:
         return BlockingMemoryLog(background, context.value, context.close)

@@ -13,11 +13,8 @@ _NOT_FAILURES = (FailureReason.DUPLICATE, FailureReason.GENERATION)
 
 
 class Faults:
-    """Arms faults of a log in memory.
-
-    Faults of appends strike the next ones that reach the server. `suspend_feed`, `lose_connection` and what ends them
-    act at once.
-    """
+    """Arms faults of a log in memory. Faults of appends strike the next ones that reach the server; `suspend_feed`,
+    `lose_connection` and what ends them act at once."""
 
     def __init__(self, server: MemoryServer, run: Callable[[Callable[[], None]], None]) -> None:
         """Arm faults of `server`, each by a function that `run` calls in the server's thread."""
@@ -25,12 +22,9 @@ class Faults:
         self._run = run
 
     def fail_next_append(self, reason: FailureReason = FailureReason.SESSION_ENDED) -> None:
-        """Fail the next append, or group: it is not in the log and never will be.
-
-        A context runs again on SESSION_ENDED, DEADLINE, OVERLOADED, INSUFFICIENT_REPLICAS and LOCK_CONFLICT, and ends
-        with an error on the others. Each call fails one more append. Raises `BadOption` for DUPLICATE and GENERATION,
-        which are no failures.
-        """
+        """Fail the next append, or group: it is not in the log and never will be. A context runs again on
+        SESSION_ENDED, DEADLINE, OVERLOADED, INSUFFICIENT_REPLICAS and LOCK_CONFLICT, and ends with an error on the
+        others. Each call fails one more. Raises `BadOption` for DUPLICATE and GENERATION."""
         if reason in _NOT_FAILURES:
             raise BadOption(f"invalid reason {reason.name}: no append fails with it")
         self._run(lambda: self._server.armed.next_reasons.append(reason))
@@ -44,11 +38,8 @@ class Faults:
         self._run(arm)
 
     def rate(self, probability: float, seed: int = 0) -> None:
-        """Fail each append from now on with this probability, for a reason that passes; 0 ends the failures.
-
-        The same seed fails the same appends, if a test appends in the same order. Raises `BadOption` for a probability
-        that is not from 0 to below 1.
-        """
+        """Fail each append from now on with this probability, for a reason that passes; 0 ends the failures. The same
+        seed fails the same appends of a test. Raises `BadOption` for a probability that is not from 0 to below 1."""
         if not 0.0 <= probability < 1.0:
             raise BadOption(f"invalid probability {probability}: pass a number from 0 to below 1")
 
@@ -59,10 +50,8 @@ class Faults:
         self._run(arm)
 
     def delay(self, seconds: float) -> None:
-        """Decide each append from now on `seconds` after its arrival, in the order of arrival; 0 ends the delay.
-
-        Raises `BadOption` below 0, and from 3600 s on.
-        """
+        """Decide each append from now on `seconds` after its arrival, in the order of arrival; 0 ends the delay. Raises
+        `BadOption` below 0, and from 3600 s on."""
         if not 0.0 <= seconds < 3_600.0:
             raise BadOption(f"invalid delay of {seconds} s: pass a number from 0 to below 3600")
 
@@ -73,10 +62,7 @@ class Faults:
 
     def suspend_feed(self, partition: PartitionId = 0) -> None:
         """Stop the feed of a partition: appends commit, and no receipt and no view learns of it, until `resume_feed`.
-
-        Requests such as `read` and `high_water_mark` do not go by the feed, and show what is committed. Raises
-        `UnknownPartition`.
-        """
+        Requests such as `read` and `high_water_mark` do not go by the feed. Raises `UnknownPartition`."""
         self._run(lambda: self._server.partition(partition).suspend_feed())
 
     def resume_feed(self, partition: PartitionId = 0) -> None:
@@ -88,11 +74,9 @@ class Faults:
         self._run(lambda: self._server.lose_connections(reachable=reachable))
 
     def unknown_next_append(self, *, committed: bool = True) -> None:
-        """Break the connections when the next append has arrived, and keep the server out of reach.
-
-        So the fate of the append is not known: `run` with a timeout raises `AppendUnknown`. `committed` says whether
-        the append is in the log by then. After `reconnect` the client learns that it is, or sends it again.
-        """
+        """Break the connections when the next append has arrived, and keep the server out of reach. `run` with a
+        timeout then raises `AppendUnknown`. `committed` says whether the append is in the log. After `reconnect` the
+        client learns that it is, or sends it again."""
         self._run(lambda: self._server.armed.next_unknown.append(committed))
 
     def reconnect(self) -> None:

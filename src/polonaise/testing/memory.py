@@ -1,4 +1,4 @@
-"""The machine of the test driver: transports within one event loop, and a coordinator in memory; no disk is used."""
+"""The machine of the test driver: transports within one event loop, and a coordinator in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from polonaise.host.real import RealHost
 from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
-"""The cluster key of every cluster in memory."""
 
 
 class MemoryTransport(asyncio.Transport):
@@ -76,7 +75,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryNetwork:
-    """A network within this process. Keeps who listens under which address; connecting takes no time."""
+    """A network within this process. Connecting takes no time."""
 
     def __init__(self) -> None:
         self.listening: dict[str, Callable[[], asyncio.Protocol]] = {}
@@ -99,10 +98,8 @@ class MemoryNetwork:
 
 
 class MemoryHost(RealHost):
-    """The host of a server in memory and its clients, whose heartbeats and deadlines take real time.
-
-    Errors that end a task are kept in `failures`, and fail the test at its end.
-    """
+    """The host of a server in memory and its clients, whose heartbeats and deadlines take real time. Errors that end a
+    task are kept in `failures`, and fail the test at its end."""
 
     def __init__(self, seed: int = 1) -> None:
         super().__init__()
@@ -116,8 +113,6 @@ class MemoryHost(RealHost):
 
 
 class MemoryCoordinator:
-    """The discovery of clients in memory: description, unique ids, the assignment and its changes."""
-
     def __init__(self, partitions: int = 1) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
         self._ids = 0
@@ -155,7 +150,6 @@ class MemoryCoordinator:
         return self._assignment
 
     def assign(self, partition: int, address: str, generation: int) -> None:
-        """Give the partition an owner, and wake those who wait for a newer assignment."""
         owners = {**self._assignment.value.owners, partition: Owner(1, address, generation)}
         self._assignment = Versioned(self._assignment.version + 1, Assignment(owners))
         watching, self._watching = self._watching, []

@@ -36,12 +36,8 @@ from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
 GENERATION: Final[Generation] = 1
 BEGINNING_US: Final = 946_684_800_000_000
-"""The beginning of the year 2000, in microseconds UTC: the commit time of the first batch is `STEP_US` later.
-
-Every run has the same commit times.
-"""
+"""The beginning of the year 2000, in microseconds UTC, so that every run has the same commit times."""
 STEP_US: Final = 1_000
-"""Microseconds from the commit time of one batch to that of the next."""
 _REPLICAS: Final[tuple[StorageId, ...]] = ("memory-0", "memory-1", "memory-2")
 """The names under which the one replica takes part, one zone each: an append may need up to 3 copies and 3 zones."""
 _FIRST_SESSION: Final = 1
@@ -56,7 +52,6 @@ class MemoryReplica:
 
     @property
     def last(self) -> TransactionId:
-        """The last id that is stored; -1 for none."""
         return self.batches[-1].last if self.batches else NO_TRANSACTION
 
     def from_id(self, first: TransactionId) -> list[Batch]:
@@ -64,7 +59,6 @@ class MemoryReplica:
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
-        """Answer a `ReadBatches` from the stored batches."""
         assert isinstance(message, ReadBatches)
         encoded: list[bytes] = []
         size = 0
@@ -91,7 +85,6 @@ class MemoryPartition:
         self._replica = MemoryReplica()
         self._time_us = BEGINNING_US
         self.feed_suspended = False
-        """Whether the feed is withheld, until `resume_feed`."""
         self._withheld: list[Effect] = []
         self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
@@ -101,20 +94,15 @@ class MemoryPartition:
 
     @property
     def now(self) -> Moment:
-        """The times that the owner is given with the next event: the clock's, and the next batch's commit time.
-
-        Commit times do not come from the clock, so that they are the same in every run.
-        """
+        """The clock's time, and the next batch's commit time, which is the same in every run."""
         return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
 
     @property
     def mark(self) -> TransactionId:
-        """The committed high-water mark."""
         return self._replica.last
 
     @property
     def registers(self) -> dict[bytes, bytes]:
-        """The committed registers."""
         return self.owner.registers.values
 
     def transactions(self) -> list[Transaction]:
@@ -173,7 +161,6 @@ class MemoryPartition:
         self.feed_suspended = True
 
     def resume_feed(self) -> None:
-        """Carry out what was withheld, in its order."""
         self.feed_suspended = False
         withheld, self._withheld = self._withheld, []
         self.carry_out(withheld)

@@ -47,7 +47,6 @@ class MemoryServer:
         self.reach()
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
-        """Return a partition. Raises `UnknownPartition`."""
         try:
             return self.partitions[partition]
         except KeyError:
@@ -57,17 +56,14 @@ class MemoryServer:
     # ------------------------------------------------------------------ life and connections
 
     def reach(self) -> None:
-        """Listen, so that clients can connect."""
         self._host.wires.listening[ADDRESS] = self._accept
 
     def close(self) -> None:
-        """Stop listening, and close every connection."""
         self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
             connection.close()
 
     def lose_connections(self, *, reachable: bool) -> None:
-        """Break every connection; stop listening unless `reachable`."""
         if not reachable:
             self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
@@ -111,7 +107,7 @@ class MemoryServer:
         served.carry_out(receive(served.owner, connection, message, request, served.now))
 
     def _flush(self, connection: Connection, served: MemoryPartition, message: Flush, request: int) -> None:
-        """Pass a flush to the owner, perhaps later than it arrived: its mount may have ended; tell the client so."""
+        """Pass a flush to the owner. Its mount may have ended meanwhile, which the client is told."""
         try:
             self._receive(connection, served, message, request)
         except PolonaiseError as error:
@@ -145,7 +141,7 @@ class MemoryServer:
     # ------------------------------------------------------------------ faults
 
     def _is_disturbed(self, partition: PartitionId) -> bool:
-        """Whether a fault may strike, or earlier messages are delayed, so that the next ones must wait behind them."""
+        """Whether a fault may strike, or earlier messages are delayed, so that the next ones must wait."""
         return self.armed.any or bool(self.armed.delay_s) or bool(self._due[partition])
 
     def _append(self, connection: Connection, served: MemoryPartition, message: Append) -> None:
@@ -191,7 +187,6 @@ class MemoryServer:
                 served.carry_out([TellFailures(mount, failures)])
 
     def _order(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
-        """Pass appends to the owner."""
         served.carry_out(served.owner.append(mount.client_id, mount.connection, GENERATION, appends, served.now))
 
     def _lose(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:

@@ -32,23 +32,18 @@ _CLAIM_TRIES: Final = 5
 _KEYS_FROM: Final = -2 - 2**30
 """The highest number that stands for a table of keys; those of other tables are above."""
 _BEGUN_FROM: Final = _KEYS_FROM - 2**29
-"""The highest number that stands for a beginning of the view's tables; those of tables of keys are above."""
+"""The highest number that stands for a beginning of the view's tables."""
 _TOLD_MAX: Final = 10
 """The most partitions that a warning names."""
 
 
 class ClaimedTables:
-    """The tables that marks are of, by negative numbers in a table beside the marks.
-
-    Its numbers from 0 on are partitions, which `LostMarks` remembers there. Where the table is missing and may not be
-    made, nothing is noticed.
-    """
+    """The tables that marks are of, by negative numbers in a table beside the marks. Its numbers from 0 on are
+    partitions, which `LostMarks` remembers there. Without that table nothing is noticed."""
 
     def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
         """`tables` are those that are kept, none if they are not named; `keys` is that of the keys of `log.once`.
-
-        `whose` says in messages who keeps them ("the view"), and `name` is that of the table that remembers them.
-        """
+        `whose` says in messages who keeps them ("the view")."""
         self._whose = whose
         self._marks = marks
         self._tables = {_number_of(each.name): each for each in tables}
@@ -65,9 +60,7 @@ class ClaimedTables:
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         """Look whether the table is there, and check it; with `create`, make it if it is missing. Claim the tables.
-
-        Raises `ViewUnfit` for one of another shape, and if the marks are of other tables, which are there.
-        """
+        Raises `ViewUnfit` for one of another shape, and if the marks are of other tables, which are there."""
         if create:
             try:
                 create_tables(writer, [self.table])
@@ -85,10 +78,8 @@ class ClaimedTables:
             self._claim(writer)
 
     def check_own(self, db: Connection) -> None:
-        """Raise `ViewUnfit` if the marks are of other tables, which are there.
-
-        To be called first when a view begins: what others say to do is about marks that are its own.
-        """
+        """Raise `ViewUnfit` if the marks are of other tables, which are there. To be called first when a view
+        begins."""
         if others := self._others_in(self._claimed(db)):
             self._check_dropped(db, others)
 
@@ -99,10 +90,8 @@ class ClaimedTables:
 
     def check_kept(self, db: Connection, *, create: bool) -> None:
         """Raise `ViewUnfit` if a table that was claimed is gone, and the marks say that something was applied to it.
-
-        One that was never claimed is a later version's: with `create` a warning tells from which ids on it has rows.
-        To be called before tables are made.
-        """
+        One that was never claimed is a later version's: with `create` a warning tells from which ids on it has rows. To
+        be called before tables are made."""
         if not self._missing(db) or not has_table(db, self._marks.table):
             return
         check_tables(db, [], [self._marks.table])
@@ -141,11 +130,9 @@ class ClaimedTables:
         return min((each for each in numbers if each <= _BEGUN_FROM), default=None)
 
     def check_keys(self, db: Connection, *, prepared: bool = False) -> None:
-        """Raise `ViewUnfit` if the keys of `log.once` are kept in a table that is not this view's.
-
-        A key in what this view applies would be in no table, and what was done under it would be done again. With
-        `prepared`, the table that tells it was looked at before: one statement is enough for each run with keys.
-        """
+        """Raise `ViewUnfit` if the keys of `log.once` are kept in a table that is not this view's. A key in what this
+        view applies would be in no table, and what was done under it would be done again. With `prepared`, the table
+        that tells it was looked at before."""
         claimed = self._read(db) if prepared and self.there else self._claimed(db)
         kept = {each for each in claimed if _BEGUN_FROM < each <= _KEYS_FROM} - self._keys.keys()
         if not kept:
@@ -186,11 +173,9 @@ class ClaimedTables:
         _log.warning(what, names, ", ".join(begins) + more, self._whose, self._marks.table.fullname)
 
     def _forget(self, db: Connection, numbers: Iterable[int]) -> str:
-        """Return the statement that has these tables forgotten."""
         return deletion(db, self.table.c.partition, numbers)
 
     def _claimed(self, db: Connection) -> set[int]:
-        """Return the numbers of the claimed tables."""
         if not has_table(db, self.table):
             return set()
         check_tables(db, [], [self.table])
@@ -226,7 +211,6 @@ class ClaimedTables:
                 return
 
     def _check_dropped(self, db: Connection, kept: set[int]) -> None:
-        """Raise `ViewUnfit` if a table is there that these numbers are of."""
         others = [each for each in inspect(db).get_table_names(self.table.schema) if _number_of(each) in kept]
         if others:
             another = f"another {self._whose.removeprefix('the ')}"
@@ -243,7 +227,6 @@ def _number_of(name: str) -> int:
 
 
 def _number_of_keys(name: str) -> int:
-    """Return the number that stands for a table of the keys of `log.once`."""
     return _KEYS_FROM - (_hash(name) >> 3)
 
 

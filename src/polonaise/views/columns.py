@@ -1,7 +1,7 @@
 """Columns and tables that Polonaise makes itself: the same values, and the same order, on every database.
 
-Databases are made with defaults of all kinds. Left to them, a table of MariaDB may hold few letters, take `é` for `e`
-and `x` with a blank for `x`, and one of PostgreSQL may order texts as a language does.
+Left to their defaults, a table of MariaDB may hold few letters, take `é` for `e` and `x` with a blank for `x`, and one
+of PostgreSQL may order texts as a language does.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from sqlalchemy.types import TypeEngine
 from polonaise.views.dialects import MARIADB, POSTGRESQL
 
 POSTGRESQL_BYTES: Final = "C"
-"""The collation that compares by bytes: PostgreSQL has it in each database, whatever its locale and its provider."""
+"""The collation that compares by bytes, in each database of PostgreSQL."""
 _MARIADB_BYTES: Final = "utf8mb4_nopad_bin"
 _MYSQL_BYTES: Final = "utf8mb4_0900_bin"
-"""The collation of MariaDB and that of MySQL which compare by bytes.
-
-`utf8mb4_bin`, which both have, passes over blanks at the end."""
+"""The collation of MariaDB and that of MySQL which compare by bytes: `utf8mb4_bin` passes over blanks at the end."""
 
 LONG_TEXT: Final[TypeEngine[Any]] = (
     Text()
@@ -30,17 +28,13 @@ LONG_TEXT: Final[TypeEngine[Any]] = (
 )
 LONG_BINARY: Final = LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB)
 TIMESTAMP: Final = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB)
-"""`LONG_TEXT`, `LONG_BINARY` and `TIMESTAMP`: column types for every supported database.
-
-Without the variants MariaDB would limit texts and bytes to 64 KiB, and drop the microseconds of times.
-"""
+"""`LONG_TEXT`, `LONG_BINARY` and `TIMESTAMP`: column types for every supported database. Without the variants MariaDB
+would limit texts and bytes to 64 KiB, and drop the microseconds of times."""
 
 
 def short_text(characters_max: int) -> TypeEngine[Any]:
-    """Return the type of a text that may be part of a key; it is compared by its bytes.
-
-    MariaDB takes keys of up to 3,072 bytes, and counts four for each letter.
-    """
+    """Return the type of a text that may be part of a key, compared by its bytes. MariaDB takes keys of up to 3,072
+    bytes, and counts four for each letter."""
     return String(characters_max).with_variant(
         postgresql.VARCHAR(characters_max, collation=POSTGRESQL_BYTES), POSTGRESQL
     )
@@ -55,10 +49,7 @@ def deletion(db: Connection, column: Column[Any], numbers: Iterable[int]) -> str
 
 
 def transactional_table(name: str, *columns: Column[Any], schema: str | None = None) -> Table:
-    """Return a table that rolls back with its transaction, holds all of Unicode, and compares texts by their bytes.
-
-    On MariaDB the table's own options decide that: its engine, character set, collation and format of rows.
-    """
+    """Return a table that rolls back with its transaction, holds all of Unicode, and compares texts by their bytes."""
     options = {"engine": "InnoDB", "charset": "utf8mb4", "row_format": "DYNAMIC"}
     by_kind: dict[str, Any] = {f"{kind}_{option}": value for kind in MARIADB for option, value in options.items()}
     table = Table(name, MetaData(schema=schema), *columns, **by_kind)

@@ -1,6 +1,6 @@
 """Compares the columns that a table has with what is written to them, so that no value is rounded, cut or bent there.
 
-Taken are types that are known to hold every value as it is; all others are refused, those that nobody knows here, too.
+Taken are types that are known to hold every value as it is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _BITS: Final[Mapping[str, int]] = {
     "tinyint": 7, "smallint": 15, "mediumint": 23, "int": 31, "integer": 31, "bigint": 63, "real": 24, "double": 53,
     "double precision": 53,
 }  # fmt: skip
-"""The bits of the greatest whole number up to which a type has all of them.
-
-MariaDB's `float` is not among them: it shows six digits of what it holds.
-"""
+"""The bits of the greatest whole number up to which a type has all of them; MariaDB's `float` shows six digits only."""
 _WHOLE: Final = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint")
 _DECIMALS: Final = ("numeric", "decimal")
 _FLOATS: Final = ("real", "double", "double precision")
@@ -74,10 +71,8 @@ _COLUMNS: Final = {
     ),
     **dict.fromkeys(MARIADB, _MARIADB_COLUMNS),
 }
-"""By kind of database: the columns of a table, with their types, and whether the database itself changes them.
-
-The inspector knows some types only as others, or not at all.
-"""
+"""By kind of database: the columns of a table, with their types, and whether the database itself changes them. The
+inspector knows some types only as others, or not at all."""
 
 
 def catalogued(db: Connection, table: Table) -> dict[str, str | None]:
@@ -89,10 +84,8 @@ def catalogued(db: Connection, table: Table) -> dict[str, str | None]:
 
 
 def check_types(db: Connection, table: Table, types: Mapping[str, str], beside: str) -> None:
-    """Raise `ViewUnfit` if a column of the existing table can't hold all values that its type in the view has.
-
-    `types` names these, by column, as Spark writes them; `beside` the tables that belong to this one.
-    """
+    """Raise `ViewUnfit` if a column of the existing table can't hold all values that its type in the view has. `types`
+    names these, by column, as Spark writes them; `beside` the tables that belong to this one."""
     wrong = [
         f"column {name} is {found} in the table and {types[name]} in the view"
         for name, found in _unfit(db, table, types)

@@ -22,9 +22,8 @@ from polonaise.views.sqlitefile import SqliteFile
 from polonaise.views.writerconnection import WriterConnection, note_errors
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
-"""The first bytes of every SQLite database file that is not empty."""
 _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
-"""The drivers that read plain files. Others may encrypt the file, its header with it."""
+"""The drivers that read plain files: others may encrypt the file, its header with it."""
 
 _NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
@@ -37,7 +36,8 @@ _BINLOG_REFUSES: Final = "SELECT @@log_bin AND @@SESSION.sql_log_bin AND @@SESSI
 
 
 class Database:
-    """A SQLAlchemy engine, with the settings that its kind of database needs. Safe to be used by several threads.
+    """A SQLAlchemy engine, with the settings that its kind of database needs. It belongs to the process that uses it
+    first: in a forked child, the database's answers to one process would reach the other.
 
     It belongs to the process that uses it first: if a forked child used its parent's connections, the database's
     answers to one process would reach the other.
@@ -46,12 +46,9 @@ class Database:
     def __init__(
         self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float, *, utc: bool = False
     ) -> None:
-        """Take an engine, or make one for a URL. Raises `BadOption` for one that a view can't be kept with.
-
-        `isolation_level` is that of writers; None for the engine's own. SQLite waits `busy_s` seconds for another
-        process's write. With `utc` times on the connections are in UTC; else they are in the server's zone, as the
-        application's code may expect.
-        """
+        """Take an engine, or make one for a URL. `isolation_level` is that of writers; None for the engine's own.
+        SQLite waits `busy_s` seconds for another process's write. With `utc` times on the connections are in UTC; else
+        in the server's zone."""
         self._utc = utc
         self._owned = not isinstance(engine, Engine)
         self.engine = engine_of(engine, utc=utc)
@@ -59,8 +56,7 @@ class Database:
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
         self._pid: int | None = None
-        """The process that uses the engine. None before the first use, so that a view may be made before a fork, and
-        after `close` of an engine that was made here."""
+        """The process that uses the engine; None before the first use, so that a view may be made before a fork."""
         self.kind = self.engine.dialect.name
         self._file = SqliteFile(self.engine, self.engine.url if self._owned else None) if self.kind == SQLITE else None
         if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
@@ -88,11 +84,8 @@ class Database:
         self._pid = os.getpid()
 
     def writer(self) -> WriterConnection:
-        """Return a connection to apply with.
-
-        Raises `ViewUnavailable` while none can be had, `ViewUnfit` for a file that is no SQLite database or can't have
-        a write-ahead journal, and `Forked`.
-        """
+        """Return a connection to apply with. Raises `ViewUnavailable` while none can be had, `ViewUnfit` for a file
+        that is no SQLite database or can't have a write-ahead journal, and `Forked`."""
         db = self._connected()
         try:
             if self.kind != SQLITE:
@@ -120,7 +113,6 @@ class Database:
             raise
 
     def _not_connected(self, error: Exception, doing: str) -> ViewUnavailable | ViewUnfit:
-        """Return what is to be told of a connection that can't be had because of this error of the database's."""
         original = getattr(error, "orig", None) or error
         if getattr(original, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
             return ViewUnfit(f"{_no_database(self.engine.url.database)} ({first_line(original)})")
@@ -128,11 +120,8 @@ class Database:
 
     def _set_up_sqlite(self, db: Connection) -> None:
         """Set SQLite up: readers never wait for the writer, writers wait up to `busy_s` seconds for each other.
-
-        Transactions are begun by this module alone, not by Python's driver. Not every commit is synced: after a power
-        loss the file is as after an earlier commit, with the marks of that commit, and the log brings the rest again.
-        Raises `ViewUnfit` if the file can't have a write-ahead journal.
-        """
+        Transactions are begun here, not by Python's driver. Not every commit is synced: after a power loss the file is
+        as after an earlier commit, with the marks of that, and the log brings the rest again. Raises `ViewUnfit`."""
         driver = _driver(db)
         driver.isolation_level = None
         driver.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
@@ -149,13 +138,9 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self, first: Callable[[Connection], None] = read_whole_floats) -> Iterator[Connection]:
-        """Yield a connection within a new transaction, whose reads all see one state of the database.
-
-        `first` is the first that is done in it, and does what `read_whole_floats` does.
-
-        Raises `ViewUnavailable` when no connection can be had, and when the database goes away, or ends the transaction
-        because of others, while the caller uses it; `Forked` in a child process.
-        """
+        """Yield a connection within a new transaction, whose reads all see one state of the database. `first` is done
+        first in it, and does what `read_whole_floats` does. Raises `ViewUnavailable` when no connection can be had, and
+        when the database goes away, or ends the transaction because of others; `Forked` in a child process."""
         with translated(), self._connected() as db:
             with not_refused("who reads"):
                 self._begin_reading(db)
@@ -180,10 +165,8 @@ class Database:
         db.execution_options(isolation_level=level)
 
     def _connected(self) -> Connection:
-        """Return a connection of the engine.
-
-        Raises `ViewUnavailable`, `ViewUnfit`, `Forked`, and `BadOption` for a wrong option.
-        """
+        """Return a connection of the engine. Raises `ViewUnavailable`, `ViewUnfit`, `Forked`, and `BadOption` for a
+        wrong option."""
         self.check_process()
         try:
             return self._connection()
@@ -233,16 +216,13 @@ def _check_binary_log(db: Connection, level: str) -> None:
 
 
 def _driver(db: Connection) -> sqlite3.Connection:
-    """Return the driver's connection."""
     return cast(sqlite3.Connection, db.connection.dbapi_connection)
 
 
 def check_file(url: URL | str, *, there: bool) -> None:
-    """Check that a SQLite URL names a SQLite database; URLs of other databases pass.
-
-    With `there` the file must exist (else `NotFound`): it is only to be read, and connecting would make an empty one.
-    Raises `ViewUnfit` for another kind of file, and `BadOption` for an invalid URL.
-    """
+    """Check that a SQLite URL names a SQLite database; URLs of other databases pass. With `there` the file must exist
+    (else `NotFound`), because connecting would make an empty one. Raises `ViewUnfit` for another kind of file, and
+    `BadOption` for an invalid URL."""
     parsed = database_url(url)
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
@@ -256,10 +236,8 @@ def check_file(url: URL | str, *, there: bool) -> None:
 
 
 def _may_be_sqlite(file: Path) -> bool:
-    """Tell whether the file may be a SQLite database: an empty file is an empty database.
-
-    A file that can't be opened passes as well: SQLite then says why.
-    """
+    """Tell whether the file may be a SQLite database, as an empty one may. Of one that can't be opened SQLite says
+    why."""
     try:
         with file.open("rb") as opened:
             return opened.read(len(_SQLITE_HEADER)) in (b"", _SQLITE_HEADER)
@@ -268,5 +246,4 @@ def _may_be_sqlite(file: Path) -> bool:
 
 
 def _no_database(file: str | None) -> str:
-    """Return the message for a file that is no SQLite database."""
     return f"{file} is no SQLite database, or is damaged: correct the URL, or move that file out of the way"

@@ -1,7 +1,6 @@
 """Tell database errors that may pass by themselves from all others: by their codes, never by the words of a message.
 
-One table for each database, by the codes that its driver gives. `docs/databases.md` says what follows from them.
-Whoever speaks to a database goes by what is here: errors come from SQLAlchemy, and past it from the driver.
+`docs/databases.md` says what follows from them. Errors come from SQLAlchemy, and past it from the driver.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class Trouble(enum.Enum):
     AWAY = "away"
     """The database is away, starting, full or not writable: try again after a while."""
     DRIVEN = "driven"
-    """The connection was lost, or a limit of size, time or memory was reached: the database may be away, or have been
-    driven to it by what was sent. Less at a time may do."""
+    """The connection was lost, or a limit of size, time or memory was reached, perhaps by what was sent: less at a time
+    may do."""
     READ_ONLY = "read-only"
-    """This transaction takes no changes: the database is away, such as a standby until it is promoted. If it took some
-    before, what was done in it has made it so."""
+    """This transaction takes no changes: the database is away, such as a standby until it is promoted; or, if it took
+    some before, what was done in it has made it so."""
 
 
 class OwnRefused(ViewUnavailable):
@@ -70,9 +69,9 @@ _POSTGRESQL_CLASSES: Final = {
 }
 """What the beginning of a SQLSTATE means, if the whole of it is not in the table."""
 _POSTGRESQL_TAKEN: Final = ("23505", "23P01")
-"""The SQLSTATEs of a key that another row has, and of a row that one excludes."""
+"""A key that another row has, and a row that one excludes."""
 _FAILED_BEFORE: Final = "25P02"
-"""The SQLSTATE of each statement in a transaction after an error."""
+"""Of each statement in a transaction after an error."""
 _POSTGRESQL_FUNCTIONS: Final = {
     "RevalidateCachedQuery": Trouble.PASSING,  # a table was altered after a statement was prepared
     "PreventCommandIfReadOnly": Trouble.READ_ONLY,
@@ -126,12 +125,12 @@ _MARIADB: Final[dict[int, Trouble]] = {
     0: Trouble.DRIVEN,  # the driver's own: its connection is closed
 }
 _MARIADB_TAKEN: Final = (1062, 1022, 1169, 1586, 1859)
-"""Numbers of a key that another row has."""
+"""A key that another row has."""
 _OPTION_PREVENTS: Final = 1290
-"""MariaDB's number for what an option of the server forbids. Its message has the option's name, in each language."""
+"""What an option of the server forbids. The message has the option's name, in each language."""
 _READ_ONLY_OPTION: Final = re.compile(r"read[-_]only")
 _MARIADB_LOST: Final = range(2000, 2100)
-"""Numbers of the driver's own: it has lost its connection."""
+"""The driver's own: it has lost its connection."""
 
 _SQLITE: Final[dict[int, Trouble]] = {
     **dict.fromkeys(
@@ -153,9 +152,7 @@ _DRIVERS: Final = ("psycopg", "pymysql")
 
 def database_errors() -> tuple[type[Exception], ...]:
     """Return the kinds of a database's errors, for an `except`: SQLAlchemy's, and those of the drivers in use.
-
-    SQLAlchemy passes a driver's error on as it is where that comes from anything but a statement of its own.
-    """
+    SQLAlchemy passes on a driver's error that comes from anything but a statement of its own."""
     return (SQLAlchemyError, sqlite3.Error, *_driver_errors())
 
 
@@ -165,10 +162,8 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 
 def trouble_in(error: BaseException | None) -> Trouble | None:
-    """Return the trouble behind an error, or behind one of the errors that caused it; None for any other, or for none.
-
-    The causes count because the application's code may have wrapped the database's error.
-    """
+    """Return the trouble behind an error, or behind one of its causes, as application code may have wrapped it; None
+    for none."""
     for link in _links(error):
         trouble = None
         if isinstance(link, MadeReadOnly):
@@ -184,9 +179,7 @@ def trouble_in(error: BaseException | None) -> Trouble | None:
 
 def is_taken(error: BaseException) -> bool:
     """Tell whether a row was refused for another one of the same key, which another transaction may have just written.
-
-    Causes count as in `trouble_in`. Not of SQLite, which has one writer: there the row was there before.
-    """
+    Causes count as in `trouble_in`. Not of SQLite, which has one writer: there the row was there before."""
     if isinstance(error, PolonaiseError):
         return False  # the library's own, which says what to do
     for link in _links(error):
@@ -222,9 +215,7 @@ def translated() -> Iterator[None]:
 @contextlib.contextmanager
 def not_refused(whose: str) -> Iterator[None]:
     """Raise `OwnRefused` in place of any error of a database's that does not pass: `whose` own statements are within.
-
-    To be put around all that the library asks for itself, and nothing that application code does. A context manager.
-    """
+    To be put around all that the library asks for itself, and nothing that application code does. A context manager."""
     try:
         yield
     except (*database_errors(), TypeError) as error:  # type: ignore[misc]
@@ -247,7 +238,6 @@ def has_failed_before(error: Exception) -> bool:
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:
-    """Return the `Trouble` that a lost connection or the database's error code means; None for any other error."""
     trouble = _trouble_of_driver(error.orig)
     return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
 
@@ -280,7 +270,6 @@ def _trouble_of_postgresql(original: Any) -> Trouble | None:
 
 
 def _trouble_of_sqlite(error: sqlite3.Error) -> Trouble | None:
-    """Return the `Trouble` that SQLite's result code means; None for any other error."""
     # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on): read-only because of the file,
     # for one. The driver's own errors have no code.
     code = getattr(error, "sqlite_errorcode", 0)

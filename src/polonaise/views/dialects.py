@@ -26,7 +26,6 @@ _URLS: Final = {
     "mariadb": "mariadb+pymysql://",
     "mysql": "mysql+pymysql://",
 }
-"""How the address of each kind begins."""
 
 _MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION", "NO_AUTO_VALUE_ON_ZERO")
 """SQL modes of MariaDB without which a value that does not fit is cut, a table may have another engine, and a 0 becomes
@@ -45,10 +44,8 @@ DIGITS: Final = ("extra_float_digits", "1")
 
 
 def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
-    """Return an engine that serves: the given one, or a new one for a URL, whose connections are set up.
-
-    See `set_up` for `utc`. Raises `BadOption`.
-    """
+    """Return an engine that serves: the given one, or a new one for a URL, whose connections are set up. Raises
+    `BadOption`."""
     if isinstance(engine, Engine):
         check_dialect(engine.dialect)
         return engine
@@ -75,11 +72,8 @@ def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
 
 
 def database_url(url: URL | str) -> URL:
-    """Return a database's URL, parsed. Raises `BadOption`, without what SQLAlchemy says of one that it can't parse.
-
-    SQLAlchemy ends a password at its first at sign, takes its rest for a host, a port, a database or options, and
-    names what is wrong with that.
-    """
+    """Return a database's URL, parsed. SQLAlchemy would end a password at its first at sign, take its rest for a host,
+    a port, a database or options, and tell it."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -162,11 +156,8 @@ def folded(kind: str, column: str) -> str:
 
 
 def set_up(dialect: Dialect, driver: Any, *, utc: bool) -> None:
-    """Set a driver's new connection up, so that the server's defaults neither change values nor hide rows.
-
-    With `utc` its times are in UTC. What application code may rely on stays else as the server has it: the time zone,
-    and how `||` and `"` are read.
-    """
+    """Set a driver's new connection up, so that the server's defaults neither change values nor hide rows. With `utc`
+    its times are in UTC. The time zone, and how `||` and `"` are read, stay else as the server has them."""
     if dialect.name in MARIADB:
         _set_up_mariadb(driver, utc)
     elif dialect.name == POSTGRESQL:
@@ -206,19 +197,15 @@ def _set_up_postgresql(driver: Any, utc: bool) -> None:
 
 
 def read_whole_floats(db: Connection) -> None:
-    """Have PostgreSQL send floating-point numbers with all their digits until the transaction ends.
-
-    Its own default does, but a server, a database or a user may be set to fewer, and then reads would be rounded.
-    """
+    """Have PostgreSQL send floating-point numbers with all their digits until the transaction ends: it may be set to
+    fewer."""
     if db.dialect.name == POSTGRESQL:
         db.exec_driver_sql(f"SET LOCAL {' = '.join(DIGITS)}")
 
 
 def unchain(dialect: Dialect, driver: Any) -> None:
-    """Have the end of a transaction begin no other, in which an isolation level that is set would not hold.
-
-    For a connection that stays the application's, which is not set up further.
-    """
+    """Have the end of a transaction begin no other, in which an isolation level that is set would not hold. For a
+    connection that stays the application's, which is not set up further."""
     if dialect.name in MARIADB:
         with driver.cursor() as cursor:
             cursor.execute("SET SESSION completion_type = 'NO_CHAIN'")

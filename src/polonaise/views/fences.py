@@ -16,7 +16,6 @@ CLAIM: Final[PartitionId] = -1
 
 
 def group_number(name: str) -> int:
-    """Return the number that stands for a worker group's name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1
 
 
@@ -41,29 +40,22 @@ class Fences:
         )
 
     def add(self, db: Connection, partition: PartitionId, epoch: int = 0) -> None:
-        """Write the partition's row, with this epoch. Raises SQLAlchemy's `IntegrityError` if there is one already.
-
-        Raises `ViewUnfit` if the database has made another row of it.
-        """
+        """Write the partition's row. Raises SQLAlchemy's `IntegrityError` if there is one, `ViewUnfit` if it is not as
+        written."""
         db.execute(self.table.insert(), {"partition": partition, "epoch": epoch, "changes": 0})
         if self.read(db, partition) is None:
             raise row_lost(self.table, f"partition {partition}")
 
     def read(self, db: Connection, partition: PartitionId) -> int | None:
-        """Return the partition's epoch; None if it has no row."""
         return db.execute(self._select, {"at": partition}).scalar_one_or_none()
 
     def take_over(self, db: Connection, partition: PartitionId) -> int | None:
-        """Raise the partition's epoch, and return it; None, with nothing changed, if the partition has no row.
-
-        Waits until what is being applied under an earlier epoch is committed or rolled back: the mark that is read
-        behind this, in the same SQL transaction, has it.
-        """
+        """Raise the partition's epoch, and return it; None if the partition has no row. Waits until what is applied
+        under an earlier epoch is committed or rolled back: the mark that is read behind this has it."""
         changed = cast("CursorResult[Any]", db.execute(self._raise, {"at": partition})).rowcount
         return int(db.execute(self._select, {"at": partition}).scalar_one()) if changed else None
 
     def replace_claim(self, db: Connection, before: int, after: int) -> None:
-        """Have the table claimed by another group, if it is claimed by the one before."""
         columns = self.table.c
         claimed = update(self.table).where(columns.partition == CLAIM, columns.epoch == before)
         db.execute(claimed.values(epoch=after))

@@ -1,7 +1,4 @@
-"""Makes the tables that a view applies to, and checks that it can apply exactly once to them.
-
-If not, an error says which table is at fault, and what to do.
-"""
+"""Makes the tables that a view applies to, and checks that it can apply exactly once to them."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
 from polonaise.views.writerconnection import WriterConnection
 
 _CREATE_TRIES: Final = 5
-"""How often it is tried to create missing tables before the error is raised.
-
-Processes that start together create the same tables together; all but one fail, and find them the next time.
-"""
+"""Processes that start together create the same tables together; all but one fail, and find them the next time."""
 
 
 def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
@@ -41,11 +35,8 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
 
 @contextmanager
 def unfit_for_now(whose: str, *, began: bool) -> Iterator[None]:
-    """Raise `ViewUnavailable` for tables that are unfit, if `whose` work began with them: they were fit then.
-
-    They may be met while somebody restores or renames them, one by one: so it is tried again until they are fit, where
-    one that begins says at once that it can't.
-    """
+    """Raise `ViewUnavailable` for tables that are unfit, if `whose` work began with them: they were fit then. They may
+    be met while somebody restores or renames them, one by one: so it is tried again until they are fit."""
     try:
         yield
     except ViewUnfit as error:
@@ -55,16 +46,12 @@ def unfit_for_now(whose: str, *, began: bool) -> Iterator[None]:
 
 
 def has_table(db: Connection, table: Table) -> bool:
-    """Whether the table is there, as the database is now."""
     return inspect(db).has_table(table.name, schema=table.schema)
 
 
 def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
     """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
-
-    `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
-    each key.
-    """
+    `own` are Polonaise's own ones. Rows of these are read back as they were written, one for each key."""
     for table in own:
         _check_columns(db, table, ALTER_OWN)
     for table in tables:
@@ -82,10 +69,8 @@ def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) 
 
 
 def check_spelling(db: Connection, tables: Sequence[Table]) -> None:
-    """Raise `ViewUnfit` if the database takes a table's name for that of one which is there in another spelling.
-
-    Where MariaDB makes all names lower (`lower_case_table_names=1`), that can't be told from its own.
-    """
+    """Raise `ViewUnfit` if the database takes a table's name for that of one which is there in another spelling. Where
+    MariaDB makes all names lower (`lower_case_table_names=1`), that can't be told from its own."""
     kind, inspector = db.dialect.name, inspect(db)
     if kind != SQLITE and not (kind in MARIADB and db.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 2):
         return
@@ -100,10 +85,8 @@ def check_spelling(db: Connection, tables: Sequence[Table]) -> None:
 
 
 def check_key_texts(db: Connection, table: Table) -> None:
-    """Raise `ViewUnfit` if the database takes different texts in the table's key for the same one.
-
-    Such is a table that was made by an earlier version or by hand, with the collation that is the database's default.
-    """
+    """Raise `ViewUnfit` if the database takes different texts in the table's key for the same one, as with the
+    collation that is the database's default."""
     kind = db.dialect.name
     texts = [folded(kind, column.name) for column in table.primary_key if isinstance(column.type, String)]
     if not texts or kind not in (POSTGRESQL, *MARIADB):
@@ -173,11 +156,8 @@ def _names(columns: Iterable[Column[Any]]) -> str:
 
 
 def _check_columns(db: Connection, table: Table, mend: str) -> None:
-    """Raise `ViewUnfit` unless the table exists and rows of the declared columns can be added to it.
-
-    That is: no declared column is missing, no declared number is a text in the database, and no other column has to be
-    given a value.
-    """
+    """Raise `ViewUnfit` unless the table exists and rows of the declared columns can be added to it. No declared column
+    is missing, no declared number is a text there, and no other column has to be given a value."""
     inspector, kind = inspect(db), db.dialect.name
     if not inspector.has_table(table.name, schema=table.schema):
         raise ViewUnfit(f"table {table.fullname} is missing: create it, or have it made with create=True")
@@ -202,7 +182,6 @@ def _check_columns(db: Connection, table: Table, mend: str) -> None:
 
 
 def _demands_a_value(column: ReflectedColumn) -> bool:
-    """Tell whether an INSERT that leaves the column out would fail."""
     supplied = column.get("default") is not None or "computed" in column or "identity" in column
     return not (column["nullable"] or supplied or column.get("autoincrement") is True)
 

@@ -10,15 +10,11 @@ from polonaise.views.columns import LONG_BINARY, LONG_TEXT, TIMESTAMP, transacti
 
 LETTERS: Final = "_undecodable"
 REFUSED: Final = "_refused"
-"""`LETTERS`, `REFUSED`: what the names of a dead-letter table and of a table of refused rows add to that of the table
-beside which they are."""
+"""What their names add to that of the view's table."""
 
 
 class LeftOut:
-    """A table of what is not in the view's table.
-
-    It is made by the first write that may bring something for it, even if it brings nothing.
-    """
+    """A table of what is not in the view's table, made by the first write that may bring something for it."""
 
     number: ClassVar[int]
     """The row number, beside those of the definition, that says that this table was made; below 0."""
@@ -33,13 +29,13 @@ class LeftOut:
         return columns >= set(self.table.c.keys())
 
     def clear(self, db: Connection) -> None:
-        """Delete all rows, if the table exists. Another application's of the same name is left alone."""
+        """Delete all rows, if the table exists and is no other application's."""
         if self.is_there(db):
             db.execute(self.table.delete())
 
 
 class DeadLetters(LeftOut):
-    """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table."""
+    """The dead-letter table of a view's table: bodies that could not be decoded into rows of it."""
 
     number = -1
 

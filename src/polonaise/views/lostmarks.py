@@ -27,10 +27,8 @@ _AGAIN: Final = "and the log brings everything again"
 
 
 def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], beside: Sequence[Table] = ()) -> None:
-    """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them.
-
-    To begin anew, those `beside` the marks have to go, too.
-    """
+    """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them. To
+    begin anew, those `beside` the marks have to go, too."""
     table = marks.table
     if not tables or not has_table(db, table) or any(has_table(db, each) for each in tables):
         return
@@ -57,9 +55,7 @@ def check_kept(db: Connection, tables: Sequence[Table], whose: str = "the view")
 
 def check_rows_made(db: Connection, table: Table, marks: Marks, kept: DefinitionKept) -> None:
     """Raise `ViewUnfit` if the table of a pipeline holds rows, and neither a mark nor a definition says who made them.
-
-    They are another application's, or the view's own without what belongs to them.
-    """
+    They are another application's, or the view's own without what belongs to them."""
 
     def is_made() -> bool:
         return kept.read(db) is not None or any(mark > NO_TRANSACTION for mark in marks.all(db).values())
@@ -76,10 +72,7 @@ def check_rows_made(db: Connection, table: Table, marks: Marks, kept: Definition
 
 
 def check_left_out_kept(db: Connection, left_out: LeftOut, kept: DefinitionKept) -> None:
-    """Raise `ViewUnfit` if a table of what was left out is gone: made anew, it would lack what came before.
-
-    To be called before it is made.
-    """
+    """Raise `ViewUnfit` if a table of what was left out is gone: made anew, it would lack what came before."""
     # The table last: another process may make it, and commit that it did, meanwhile.
     if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):
         raise ViewUnfit(
@@ -90,7 +83,6 @@ def check_left_out_kept(db: Connection, left_out: LeftOut, kept: DefinitionKept)
 
 
 def holds_rows(db: Connection, table: Table) -> bool:
-    """Whether the table has a row."""
     return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
 
 
@@ -109,12 +101,9 @@ def held_in(db: Connection, tables: Sequence[Table]) -> str:
 
 
 class LostMarks:
-    """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too.
-
-    A partition in it that has no mark has lost it, unless the view's tables are empty: then everything was emptied
-    together, and the view begins anew. That is noted there, too, for the partitions that find rows of
-    others. Where the table is missing and may not be made, nothing is noticed.
-    """
+    """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too. One
+    without a mark has lost it, unless the view's tables are empty: then everything was emptied together, and the view
+    begins anew, which is noted there, too. Without that table nothing is noticed."""
 
     def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables) -> None:
         """`tables` are those that the view keeps; none if it does not name them."""
@@ -130,15 +119,12 @@ class LostMarks:
         """Taken for good by whoever warns of rows that nothing tells of: threads may meet them at once."""
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
-        """Prepare the table, as `ClaimedTables.prepare` does."""
         self._remembered.clear()
         self._claimed.prepare(writer, create=create)
 
     def check_marks_kept(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
-
-        Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it.
-        """
+        Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it."""
         marks, given = self._marks.table, self.table
         if has_table(db, marks) or not has_table(db, given):
             return
@@ -157,10 +143,10 @@ class LostMarks:
     def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool, had_any: bool) -> bool:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows.
 
-        It did if the table says so; or if this process knows it (`had`), unless everything was emptied together since,
-        and what the tables hold came after that, of other partitions. So it may have if the process knows of one
-        (`had_any`) while no mark at all is there. Where nobody knows of any, a warning tells that there are rows.
-        Returns whether everything is empty now, so that `begin_anew` is to be called.
+        It had if the table says so; or if this process knows it (`had`), unless everything was emptied together since.
+        So it may have if the process knows of one (`had_any`) while no mark at all is there. Where nobody knows of any,
+        a warning tells that there are rows. Returns whether everything is empty now, so that `begin_anew` is to be
+        called.
         """
         had_it = (self._claimed.there and self._has(db, partition)) or (had and not self._began_since(db, partition))
         if not had_it and not (had_any and self._knows_nothing(db)):
@@ -187,9 +173,7 @@ class LostMarks:
 
     def _tell_rows(self, db: Connection) -> None:
         """Warn, once, if the view's tables hold rows and nothing tells of what: as if its tables of marks were lost.
-
-        Rightly so, if the application has put them there before its first start.
-        """
+        Rightly so, if the application has put them there before its first start."""
         if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._tables)):
             return
         # Again after the rows: another process may have written marks, and applied rows, meanwhile.
@@ -215,12 +199,11 @@ class LostMarks:
         return found is not None and found != known
 
     def begin_anew(self, writer: WriterConnection, partition: PartitionId) -> None:
-        """Have all partitions begin anew: everything was found empty, by one of them."""
         self._begun.pop(partition, None)
         self._claimed.begin_anew(writer)
 
     def met(self, writer: WriterConnection, partition: PartitionId) -> None:
-        """Note that the partition has a mark, and remember it: it may be an earlier version's, or written by hand."""
+        """Remember that the partition has a mark, which may be an earlier version's, or written by hand."""
         self._begun.setdefault(partition, self._claimed.beginning)
         if self._claimed.there and partition not in self._remembered:
             with contextlib.suppress(IntegrityError), writer.transaction() as db:

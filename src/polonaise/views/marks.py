@@ -1,7 +1,6 @@
 """The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies.
 
-Beside it, the table with the view definition that produced a pipeline's rows, changed in the same SQL transaction as
-these rows.
+Beside it, the table with the view definition that produced a pipeline's rows.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def first_row(
     read: Callable[[Connection, PartitionId], T | None],
 ) -> T:
     """Return what `read` finds of a partition's row, after `add` has written it, unless another process was quicker.
-
-    Raises `ViewUnfit` if it is not there then: the database refuses it, and would do so again and again.
-    """
+    Raises `ViewUnfit` if it is not there then: the database refuses it, and would do so again and again."""
     why = "it was removed meanwhile"
     try:
         with writer.transaction() as db:
@@ -71,7 +68,6 @@ def first_row(
 
 
 def row_lost(table: Table, what: str, why: str = "the database makes another row of it") -> ViewUnfit:
-    """Return the error for a first row, of `what`, that was just written and is not there."""
     return ViewUnfit(
         f"table {table.fullname} does not keep the row of {what} that is written to it ({why}): see "
         "whether an AUTO_INCREMENT, a trigger, a rule, a policy, a constraint or another program is in the way, and "
@@ -80,7 +76,6 @@ def row_lost(table: Table, what: str, why: str = "the database makes another row
 
 
 def checked_mark(table: Table, partition: PartitionId, mark: int | None) -> TransactionId:
-    """Return the mark that a row of the table of marks has. Raises `OwnRefused` if it has none."""
     if mark is None:
         raise OwnRefused(
             f"table {table.fullname} has a row of partition {partition} without a high_water_mark (NULL), so what was "
@@ -91,11 +86,9 @@ def checked_mark(table: Table, partition: PartitionId, mark: int | None) -> Tran
 
 
 class Marks:
-    """The table of applied high-water marks in one database. Its column `cluster` is empty in rows made by hand.
-
-    A row is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
-    processes that apply the same transactions, one moves it, and the others learn that they came too late.
-    """
+    """The table of applied high-water marks in one database. Its column `cluster` is empty in rows made by hand. A row
+    is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
+    processes that apply the same transactions, one moves it, and the others learn that they came too late."""
 
     def __init__(self, name: str, schema: str | None = None) -> None:
         self.table = transactional_table(
@@ -116,11 +109,8 @@ class Marks:
         self._update_of = self._update.where(or_(kept == "", kept == bindparam("of")))
 
     def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
-        """Return the partition's mark; None if the partition has no row.
-
-        Raises `ViewUnfit` if the row names another log than `cluster`, which is the log's key in hexadecimal: that of
-        its cluster, or of a topic. Where either is empty, they are not compared.
-        """
+        """Return the partition's mark; None if the partition has no row. Raises `ViewUnfit` if the row names another
+        log than `cluster`, the log's key in hexadecimal. Where either is empty, they are not compared."""
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
             return None
@@ -158,10 +148,8 @@ class Marks:
         return mark
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
-        """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already.
-
-        Raises `ViewUnfit` if the database has made another row of it.
-        """
+        """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already,
+        `ViewUnfit` if it is not there as written."""
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
         if self.read(db, partition, cluster) != NO_TRANSACTION:
@@ -172,11 +160,10 @@ class Marks:
     ) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
 
-        Nor is the mark of another log than `cluster` moved; `read` then says so. Where either is empty, they are not
-        compared. Only other moves may come before it in its transaction.
+        Nor is the mark of another log than `cluster` moved, unless either is empty; `read` then says so.
 
-        An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the previous holder of the
-        row's lock has applied.
+        Only other moves may come before it in its transaction: an earlier SELECT would freeze a snapshot (MariaDB's
+        REPEATABLE READ) that lacks what the previous holder of the row's lock has applied.
         """
         values = {"at": partition, "before": before, "after": after}
         statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})
@@ -185,11 +172,9 @@ class Marks:
     def begin(
         self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId, cluster: str = ""
     ) -> bool:
-        """Move the partition's mark as `move` does, to one that says that what leads to `after` is under way.
-
-        `read` and `all` refuse such a mark: it is seen by others only if application code has itself committed it, with
-        a part of what leads to `after`. `finish` ends it. On SQLite, which lets no code commit, this is `move`.
-        """
+        """Move the partition's mark as `move` does, to one that says that what leads to `after` is under way. `read`
+        and `all` refuse such a mark: others see it only if application code has itself committed it. `finish` ends it.
+        On SQLite, which lets no code commit, this is `move`."""
         return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after, cluster)
 
     def finish(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
@@ -199,11 +184,9 @@ class Marks:
 
 
 class DefinitionKept:
-    """The view definition that produced a table's rows, in one row of a table.
-
-    In further rows, which have no definition, the partitions whose rows are among these: one of them that has no mark
-    has lost it. And, by numbers below 0, the tables of what was left out that were made: one that is gone was lost.
-    """
+    """The view definition that produced a table's rows, in one row of a table. Further rows, without a definition, have
+    the partitions whose rows are among these, of which one without a mark has lost it, and, by numbers below 0, the
+    tables of what was left out that were made."""
 
     def __init__(self, name: str) -> None:
         self.table = transactional_table(
@@ -214,15 +197,12 @@ class DefinitionKept:
         self._select = select(self.table.c.definition).where(self.table.c.number == _DEFINITION)
 
     def read(self, db: Connection) -> str | None:
-        """Return the definition; None if unset."""
         return db.execute(self._select).scalar_one_or_none()
 
     def agrees(self, db: Connection, definition: str, *, new: bool) -> bool:
-        """Return whether the table's rows were made by this definition; it stays so until the transaction ends.
-
-        With `new`, a table that has no definition yet gets this one. Returns False, too, if another process stores one
-        first: the transaction must then be rolled back.
-        """
+        """Return whether the table's rows were made by this definition; it stays so until the transaction ends. With
+        `new`, a table that has no definition yet gets this one. Returns False, too, if another process stores one
+        first: the transaction must then be rolled back."""
         # Locked, so that no other transaction replaces the rows, and their definition, while this one adds to them.
         kept = db.execute(self._select.with_for_update()).scalar_one_or_none()
         if kept is not None or not new:
@@ -239,15 +219,12 @@ class DefinitionKept:
         return True
 
     def replace(self, db: Connection, definition: str) -> None:
-        """Store this definition in place of another, and of all partitions.
-
-        The caller replaces the table's rows in the same transaction.
-        """
+        """Store this definition in place of another, and of all partitions, in the transaction that replaces the
+        table's rows."""
         db.execute(self.table.delete())
         db.execute(self.table.insert(), {"number": _DEFINITION, "definition": definition})
 
     def partitions(self, db: Connection) -> set[PartitionId]:
-        """Return the partitions that were remembered."""
         number = self.table.c.number
         return {each - _GIVEN for each in db.execute(select(number).where(number >= _GIVEN)).scalars()}
 
@@ -257,7 +234,6 @@ class DefinitionKept:
             db.execute(self.table.insert(), rows)
 
     def remember_made(self, db: Connection, number: int) -> None:
-        """Remember that the table of what was left out that has this number was made."""
         if not self.was_made(db, number):
             db.execute(self.table.insert(), {"number": number, "definition": ""})
 

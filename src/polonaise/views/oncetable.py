@@ -19,8 +19,8 @@ class OnceKept:
 
     A row has, for a partition and a key, the id of the first transaction appended under the key, how many were
     appended, and what the context returned. Rows are found by a digest of the key, so that no collation takes two keys
-    for one. All texts are ASCII, so that a database of any encoding holds them: a text that it does not take would stop
-    the partition for good. A row may be deleted when its key will not come again: `commit_time_us` says how old it is.
+    for one. All texts are ASCII, so that a database of any encoding holds them. A row may be deleted when its key will
+    not come again: `commit_time_us` says how old it is.
     """
 
     def __init__(self, name: str, schema: str | None) -> None:
@@ -79,5 +79,4 @@ def _escaped(key: str) -> str:
 
 
 def _digest(key: str) -> str:
-    """Return the digest by which a key's row is found."""
     return blake2b(key.encode(), digest_size=32).hexdigest()

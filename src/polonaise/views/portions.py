@@ -24,11 +24,8 @@ class Next(enum.Enum):
 
 
 class Portion:
-    """The most that is applied in one SQL transaction of a partition.
-
-    Halved each time that the database is driven away, down to one; doubled again after many went well. A database that
-    is merely away makes it smaller once, which does no harm.
-    """
+    """The most that is applied in one SQL transaction of a partition. Halved each time that the database is driven
+    away, down to one; doubled again after many went well."""
 
     def __init__(self) -> None:
         self.most = _MOST
@@ -36,7 +33,6 @@ class Portion:
         self._well = 0
 
     def taken(self, count: int) -> None:
-        """Note that so many were applied in one transaction."""
         self._alone = 0
         if count < self.most or self.most == _MOST:
             return
@@ -45,7 +41,6 @@ class Portion:
             self._well, self.most = 0, min(2 * self.most, _MOST)
 
     def driven_away(self, count: int) -> Next:
-        """Return what to do after so many have driven the database away."""
         self._well = 0
         self.most = max(1, count // 2)
         if count > 1:

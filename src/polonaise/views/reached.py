@@ -25,9 +25,9 @@ _DONE_AGAIN: Final = (
 class Reached:
     """The highest mark of each partition that a view has told its client, and whether a state of the database has it.
 
-    A context's locks are judged at the mark that the client had when the context began. So it may never read a state
+    A context's locks are judged at the mark that the client had when the context began, so it may never read a state
     below that: it would miss changes that are no conflict to its locks. Marks only rise here, also when the database
-    has stepped back, because contexts that began before may still be running when that was noticed.
+    has stepped back: contexts that began before may still be running.
     """
 
     def __init__(self, marks: Marks) -> None:
@@ -36,9 +36,7 @@ class Reached:
         self._text = ""
         self._had: set[PartitionId] = set()
         self.told = False
-        """Whether a client was told a mark."""
         self.told_epoch = False
-        """Whether a worker was told an epoch."""
         self.behind: frozenset[PartitionId] = frozenset()
         """The partitions that were below their marks when the database was last read."""
 
@@ -61,7 +59,6 @@ class Reached:
 
     @property
     def had_any(self) -> bool:
-        """Whether one was told that something of any partition is applied."""
         return bool(self._had)
 
     def forget(self) -> None:
@@ -72,11 +69,8 @@ class Reached:
         self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:
-        """Return the marks as they are now; a state that is fixed after this has to have them.
-
-        In a context only the mark of its partition: its locks are judged at that, and it costs the same however many
-        partitions the view has.
-        """
+        """Return the marks as they are now; a state that is fixed after this has to have them. In a context only the
+        mark of its partition, at which its locks are judged."""
         partition = IN_CONTEXT.get()
         if partition is None or not self._marks:
             return self._marks.copy()
@@ -84,9 +78,7 @@ class Reached:
 
     def check(self, db: Connection, marks: Mapping[PartitionId, TransactionId]) -> None:
         """Fix the state that this transaction reads, of which this is the first statement, and check that it has these.
-
-        Raises `ViewUnavailable` if it does not.
-        """
+        Raises `ViewUnavailable` if it does not."""
         found = self._found(db, marks)
         below = {at: mark for at, mark in marks.items() if found.get(at, NO_TRANSACTION) < mark}
         self.behind = self.behind - marks.keys() | below.keys()
@@ -98,10 +90,8 @@ class Reached:
             )
 
     def _found(self, db: Connection, wanted: Collection[PartitionId]) -> dict[PartitionId, TransactionId]:
-        """Return the marks in the database, of the wanted partitions at least.
-
-        With each read, so by the shortest way: compiled once.
-        """
+        """Return the marks in the database, of the wanted partitions at least: with each read, so by the shortest
+        way."""
         statement = self._statement(db)
         if len(wanted) == 1:
             (partition,) = wanted

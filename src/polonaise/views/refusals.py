@@ -40,10 +40,8 @@ def write_rows(db: Connection, table: Table, statement: Any, rows: Sequence[Mapp
 
 def raise_for_row(db: Connection, refused: RowsRefused, sums: Sequence[str], *, emptied: bool) -> NoReturn:
     """Raise `ViewFailed` for the first of these rows that the database refuses. The transaction has to be rolled back.
-
     `sums` names the columns that are added to those of the row with the same key. With `emptied` the rows are to go
-    into the empty table.
-    """
+    into the empty table."""
     table = refused.table
     if emptied:
         db.execute(table.delete())
@@ -84,7 +82,6 @@ def _error_of(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]])
 
 
 def named(table: Table, row: Mapping[str, Any]) -> str:
-    """Say which row it is, with the values that tell it from others."""
     return ", ".join(f"{name} {_shown(row[name])}" for name in _naming(table, row))
 
 

@@ -21,21 +21,19 @@ _TRIES: Final = 12
 """How often a transaction that conflicts with others is tried before the database counts as not available."""
 TRIED_S_MAX: Final = 3.0
 """For how long it is, where somebody who tries again himself has to be told meanwhile: a lock may be waited for in vain
-for most of a minute, each time."""
+for most of a minute."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
 _UNTOLD_S_MAX: Final = 1.0
 """For how long less and less of a run is tried before whoever waits for it is told why."""
 _TAKEN: Final = 5
-"""How often one alone has to meet a row of the same key before that is told as its own fault: others may write several
-such rows at the same moment, and each time it finds one more of them there."""
+"""How often one alone has to meet a row of the same key before that is its own fault: others may write several such
+rows at the same moment."""
 
 
 class DrivenAway(ViewUnavailable):
-    """The connection was lost, or a limit of the database was reached, while something was done.
-
-    To its receiver a database that is not available; whoever has sent a run tries less of it.
-    """
+    """The connection was lost, or a limit of the database was reached, while something was done: whoever has sent a run
+    tries less of it."""
 
 
 class RetryingWriter:
@@ -53,8 +51,7 @@ class RetryingWriter:
         What conflicts with other transactions is tried again only within `tried_s_max` seconds.
 
         `lost` is called whenever a connection was lost or could not be had, before another one is tried, and when the
-        database refuses the work, or has told what nobody expects: it may be another one, or have other tables, such
-        as one that was restored.
+        database refuses the work: it may be another one, or have other tables, such as one that was restored.
         """
         self._database = database
         self._pause = pause
@@ -66,8 +63,8 @@ class RetryingWriter:
         """Return the result of `work`, which must consist of whole SQL transactions, so that it can be repeated.
 
         Repeats it, after pauses with jitter, when the database ends it because of other transactions. Raises
-        `ViewUnavailable` after `_TRIES` attempts, or the time for them, and while the database is away, and otherwise
-        what `work`, the pause or `Database.writer` raises.
+        `ViewUnavailable` after `_TRIES` attempts, or the time for them, and while the database is away, and what
+        `work`, the pause or `Database.writer` raises.
         """
         pause_s, began_s = _PAUSE_S_MIN, time.monotonic()
         held = self._connection  # from before: it may have been closed while it was idle
@@ -106,8 +103,8 @@ class RetryingWriter:
         """Return the result of `work` for the beginning of `run`: as much of it as the database takes at a time.
 
         `work` is done in one SQL transaction. Raises what `do` does, and the database's own error when one alone has
-        driven it away several times in a row, or has met a row of the same key each time. Where each attempt takes
-        long, `DrivenAway` is raised between them, too: the caller learns why, and the next call tries less.
+        driven it away several times in a row, or has met a row of the same key each time. Where attempts take long,
+        `DrivenAway` is raised between them: the caller learns why, and the next call tries less.
         """
         began_s, taken = time.monotonic(), 0
         while True:
@@ -141,7 +138,6 @@ class RetryingWriter:
         return self._connection
 
     def close(self) -> None:
-        """Close the connection; the next work opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

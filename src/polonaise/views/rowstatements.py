@@ -22,16 +22,14 @@ _PAUSE_S: Final = 0.25
 
 
 class RowStatements:
-    """Writes rows, and finds out how many of them the database takes in one statement.
-
-    The rows of one SQL transaction come in many statements, so one that drives the database away is known. The whole
-    transaction is then tried again, with fewer rows in each, down to one, which is named.
-    """
+    """Writes rows, and finds out how many of them the database takes in one statement. When one of a transaction's
+    statements drives the database away, the whole transaction is tried again with fewer rows in each, down to one,
+    which is named."""
 
     def __init__(self) -> None:
         self._portion = Portion()
         self._sent: tuple[Table, Sequence[Mapping[str, Any]]] | None = None
-        """The rows that are being written just now."""
+        """Those that are being written just now."""
         self._most_sent = 0
 
     def begin(self) -> None:
@@ -52,11 +50,8 @@ class RowStatements:
             self._portion.taken(self._most_sent)
 
     def driven_away(self, error: DrivenAway) -> None:
-        """Have fewer rows written at a time, so that the caller can try again.
-
-        Raises the error if no rows were being written, and `ViewFailed` for a row that has driven the database away
-        alone, several times in a row.
-        """
+        """Have fewer rows written at a time, so that the caller can try again. Raises the error if no rows were being
+        written, and `ViewFailed` for a row that has driven the database away alone, several times in a row."""
         if self._sent is None:
             raise error
         table, rows = self._sent
@@ -71,10 +66,8 @@ class RowStatements:
 
 
 def awake(db: Connection, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the chunks, which are made in another thread.
-
-    Whoever makes them may take longer than a server lets a transaction be idle, so it is asked for something meanwhile.
-    """
+    """Yield the chunks, which are made in another thread, and keep the transaction from being idle for too long
+    meanwhile."""
     if db.dialect.name == SQLITE:
         yield from chunks
         return

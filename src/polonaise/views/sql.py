@@ -52,8 +52,8 @@ class SqlView:
     once per database, whatever dies when, and however many processes keep the same database up to date. `apply` and
     `apply_many` run in a thread of the view's: partitions at the same time on PostgreSQL and MariaDB (one thread each,
     up to `workers_max`), all on one thread on SQLite, which has one writer. They may be run again when the database
-    ended their transaction (deadlocks are tried again and not reported, also if they catch the error), so they must
-    change the database and nothing else.
+    ended their transaction (deadlocks are tried again, also if they catch the error), so they must change the database
+    and nothing else.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, marks and keys) are made. Existing tables are checked, and
@@ -72,17 +72,12 @@ class SqlView:
     metadata: ClassVar[MetaData | None] = None
     """The view's tables. The schema of this `MetaData`, if any, is also that of the tables of marks and of keys."""
     isolation_level: ClassVar[str | None] = None
-    """The isolation level for applying; None for the engine's own.
-
-    Partitions are applied at the same time: where `apply` *reads* rows that other partitions change and writes what
-    follows from them, `"SERIALIZABLE"` keeps that right (and retries).
-    """
+    """The isolation level for applying; None for the engine's own. Where `apply` *reads* rows that other partitions
+    change and writes what follows from them, `"SERIALIZABLE"` keeps that right (and retries)."""
 
     once_table: ClassVar[str | None] = None
-    """The table in which the keys of `log.once` are kept, such as `"polonaise_once"`; None keeps none.
-
-    Part of the class because every process that keeps the same database has to name the same table.
-    """
+    """The table in which the keys of `log.once` are kept, such as `"polonaise_once"`; None keeps none. Every process
+    that keeps the same database has to name the same table."""
     takes_own: ClassVar[bool] = True
     """Whether the client hands over own transactions too: the mark passes over them, and `apply_many` gets none."""
 
@@ -142,18 +137,15 @@ class SqlView:
         """Change the tables as all of these transactions of one partition demand, in this order.
 
         The default calls `apply` for each. Override it to do several with one statement, which is many times as fast
-        while catching up. If it raises, and the database itself is not the trouble, the same transactions come again
-        one by one.
+        while catching up. If it raises, and the database itself is not the trouble, they come again one by one.
         """
         for tx in transactions:
             check_undone(db)
             self.apply(tx, db)
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
-        """Learn that `error` keeps transaction `id` from being applied. The default does nothing.
-
-        The client has already logged the error with Python's `logging`.
-        """
+        """Learn that `error`, which the client has logged, keeps transaction `id` from being applied. The default does
+        nothing."""
 
     # ------------------------------------------------------------------ reading
 
@@ -161,16 +153,15 @@ class SqlView:
         """Read the view: `with view.reading() as db: db.execute(select(…))`.
 
         All reads within see one state of the database, which is fixed at the beginning. In a transaction context that
-        makes the locks right: the client high-water mark is taken before the context runs, so a state that is fixed
-        after the context has begun holds at least what the mark covers; whatever is newer is a conflict. So never carry
-        a connection, or rows, from outside into a context, and read from this database and not from a replica of it,
-        which may lag behind. A state that lacks what was applied, of a database that was restored or is a standby that
+        makes the locks right: the client high-water mark is taken before the context runs, and whatever is newer is a
+        conflict. So never carry a connection, or rows, from outside into a context, and read from this database and not
+        from a replica of it. A state that lacks what was applied, of a database that was restored or is a standby that
         was behind, is refused (`ViewUnavailable`) until the log has brought it up to date. Writes are rolled back.
 
-        Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
-        function. A coroutine asks a database server through `read`. Raises `ViewUnavailable` when there is no
-        connection, or when the database goes away meanwhile or ends the transaction because of others, and `Forked` in
-        a child of the process that has used the view.
+        Blocks its thread: right for SQLite, and for a context that is a plain function; a coroutine asks a database
+        server through `read`. Raises `ViewUnavailable` when there is no connection, or when the database goes away
+        meanwhile or ends the transaction because of others, and `Forked` in a child of the process that has used the
+        view.
         """
         return self._reading(self._reached.now())
 
@@ -240,7 +231,6 @@ class SqlView:
                 writer.close()
 
     def _prepare(self, writer: WriterConnection) -> None:
-        """Make and check the tables, unless the view has done so already, perhaps in another thread."""
         with self._preparing:
             if self._prepared:
                 return
@@ -309,10 +299,10 @@ class SqlView:
     async def stepped_back(
         self, positions: Mapping[PartitionId, TransactionId] | None = None
     ) -> Collection[PartitionId]:
-        """Return the partitions of which the database has less than it had. A client asks now and then.
+        """Return the partitions of which the database has less than it had; a client asks now and then.
 
-        A worker gives the `positions` up to which its partitions are applied, by it or by others before it. Raises
-        `ViewUnavailable` for a database that is away.
+        A worker gives the `positions` up to which its partitions are applied. Raises `ViewUnavailable` for a database
+        that is away.
         """
         marks = self._reached.now() if positions is None else positions
         if marks and self._workers:
@@ -324,10 +314,8 @@ class SqlView:
         return self._reached.behind & marks.keys()
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
-        """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached.
-
-        That is within the run if the database takes less than all of it at a time.
-        """
+        """Apply a run of one partition in one SQL transaction, unless another process has. Returns the mark reached,
+        within the run if the database takes less than all of it at a time."""
         return await self._apply_some(run, None)
 
     async def claim(
@@ -335,7 +323,7 @@ class SqlView:
     ) -> None:
         """Have the epochs belong to this worker group, before it takes the partition over.
 
-        Raises `ViewUnfit` if they belong to another one that is there: `present` returns the names of those that are.
+        Raises `ViewUnfit` if they belong to another one that is `present`, by name.
         """
         number, ended = group_number(group), None
         while (found := await self._do(partition, self._prepare_fences, self._claim, number, ended)) != number:
@@ -354,7 +342,7 @@ class SqlView:
         return await self._do(partition, self._prepare_fences, self._take_over, partition)
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
-        """Apply a run as `apply_run` does, under an epoch of its partition. Return the mark reached.
+        """Apply a run as `apply_run` does, under an epoch of its partition.
 
         Raises `WorkerFenced`, with nothing changed, if another worker has taken the partition over.
         """
@@ -362,10 +350,8 @@ class SqlView:
 
     async def close(self) -> None:
         """End the threads and close the connections, after what is being applied is done. The view can be used again.
-
-        Waits at most `close_s_max` seconds for that, and not for calls of `read`. Does nothing in a child of the
-        process that has used the view: threads and connections are the parent's.
-        """
+        Waits at most `close_s_max` seconds, and not for calls of `read`. Does nothing in a child of the process that
+        has used the view."""
         if self._database.is_parents:
             return
         workers, self._workers = list(self._workers.values()), {}
@@ -381,7 +367,6 @@ class SqlView:
     async def _do(
         self, partition: PartitionId, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
     ) -> T:
-        """Run work of the library's own in the thread of the partition; threads may serve several partitions."""
 
         def own(writer: WriterConnection) -> T:
             with not_refused(_WHOSE):
@@ -396,11 +381,9 @@ class SqlView:
         work: Callable[..., T],
         *args: Any,
     ) -> T:
-        """Return the result of the work, for which `prepare` makes and checks the tables.
-
-        An error that is no trouble of the database's may come of tables that are gone or others by now: then what is
-        wrong with them is raised in its place, at once and with each try, so that the client tells that steadily.
-        """
+        """Return the result of the work, for which `prepare` makes and checks the tables. An error that is no trouble
+        of the database's may come of tables that are gone or others by now: what is wrong with them is raised in its
+        place, with each try, so that the client tells that steadily."""
         try:
             with not_refused(_WHOSE):
                 prepare(writer)
@@ -440,7 +423,6 @@ class SqlView:
             writer.db.rollback()
 
     def _told_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
-        """Return the partition's mark, as `_read_mark` does, noted as told."""
         mark = self._read_mark(writer, partition)
         self._reached.note(partition, mark)
         return mark
@@ -494,7 +476,6 @@ class SqlView:
             self._read_mark(writer, partition)
 
     def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
-        """Apply the run and move the mark in one SQL transaction; return the mark reached."""
         if self._apply_whole(writer, run, epoch):
             self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id

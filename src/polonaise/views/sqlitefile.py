@@ -20,14 +20,11 @@ from polonaise.errors import ViewUnavailable
 _OPEN: Final = "polonaise_file"
 """Where a pool's record of a connection keeps what `_note` knows of it."""
 _NONE: Final = (0, 0)
-"""The identity of a file that is not there."""
 _JOURNALS: Final = ("-wal", "-shm")
-"""How the names of the files end that SQLite keeps beside the database's as long as anybody has it open."""
+"""How the names of the files end that SQLite keeps beside the database's while anybody has it open."""
 
 
 class HeldFiles:
-    """Which files a connection has open."""
-
     def __init__(self, driver: Any, place: str) -> None:
         """`place` is that of the database's file, without links; empty for one in memory."""
         self._driver = driver
@@ -48,11 +45,9 @@ class HeldFiles:
         return any(_identity(self.place + end) != identity for end, identity in self.journals.items())
 
     def may_be_closed(self) -> bool:
-        """Return whether the connection may be closed; if not, it stays open until the process has ended.
-
-        It may not where the files beside the database's are gone: SQLite would write what is in its journal into the
-        database's file, which may have been restored meanwhile. It does not where that file is gone, too.
-        """
+        """Return whether the connection may be closed; if not, it stays open until the process has ended. It may not
+        where only the files beside the database's are gone: SQLite would write what is in its journal into the
+        database's file, which may have been restored meanwhile."""
         if not self._is_kept and _identity(self.place) == self.identity and self.has_lost_journals():
             self._is_kept = True
             # Past the end of the interpreter, which would close it.
@@ -61,7 +56,6 @@ class HeldFiles:
 
 
 _open: Final[WeakSet[HeldFiles]] = WeakSet()
-"""What this process's connections have open."""
 _open_lock: Final = threading.Lock()
 
 
@@ -79,16 +73,13 @@ class SqliteFile:
         """A connection whose files beside the database's were gone, when that was last looked at."""
 
     def opened(self, db: Connection) -> bool:
-        """Return whether the connection has the file open that is in its place; if so, it is expected there from now.
-
-        A connection that was made before the engine was given to us may have any file open.
-        """
+        """Return whether the connection has the file open that is in its place; if so, it is expected there from now. A
+        connection that was made before the engine was given to us may have any file open."""
         opened = opened_by(db)
         self._place = self._given or ("" if opened is None else opened.place)
         return not self.is_elsewhere(db)
 
     def note_journals(self, db: Connection) -> None:
-        """Note the files beside the database's that the connection has open, once it has read something."""
         if (opened := opened_by(db)) is not None:
             opened.note_journals()
 
@@ -110,9 +101,7 @@ class SqliteFile:
 
     def check_there(self) -> None:
         """Raise `ViewUnavailable` if the file was opened before, and is gone: connecting would make an empty one.
-
-        Likewise if it is there without the files beside it: what is committed would be written twice, or be lost.
-        """
+        Likewise if it is there without the files beside it: what is committed would be written twice, or be lost."""
         if self._place and _identity(self._place) is _NONE:
             raise ViewUnavailable(
                 f"the database's file {self._place} was removed, or can't be reached, while it was in use: nothing is "
@@ -129,7 +118,6 @@ class SqliteFile:
             self._lost = None
 
     def forget(self) -> None:
-        """Expect the file no more: the next one may be another."""
         self._place = ""
         self._lost = None
 
@@ -140,7 +128,7 @@ def opened_by(db: Connection) -> HeldFiles | None:
 
 
 def _identity(place: str) -> tuple[int, int]:
-    """Return what tells the file in this place from others; `_NONE` if there is none."""
+    """Return what tells the file in this place from others."""
     try:
         status = os.stat(place)
     except OSError:
@@ -149,7 +137,6 @@ def _identity(place: str) -> tuple[int, int]:
 
 
 def _note(driver: Any, record: Any) -> None:
-    """Note which file a new connection has open."""
     place = driver.execute("PRAGMA database_list").fetchone()[2]  # empty for one in memory
     record.info[_OPEN] = opened = HeldFiles(driver, place)
     with _open_lock:

@@ -93,11 +93,9 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The columns of a table, and how rows of the same key become one.
-
-    `key` names the columns of the primary key; without any, rows are only added. `merge` says, by column, how a new
-    row's value goes into the row that has the same key; a column that it does not name keeps its old value.
-    """
+    """The columns of a table, and how rows of the same key become one. Without a `key` rows are only added. `merge`
+    says, by column, how a new row's value goes into the row that has the same key; a column that it does not name keeps
+    its old value."""
 
     name: str
     fields: tuple[Field, ...]
@@ -108,9 +106,9 @@ class Shape(NamedTuple):
 class MarkedTable:
     """A table that a pipeline makes in a SQL database, beside tables of its marks and its definition.
 
-    Promises: the rows and the marks are changed in one SQL transaction, and only if the marks are where the caller
-    believes them to be. So the rows made of a range of the log are in the table once, whoever dies when, and however
-    many processes make them. Blocks; not for several threads.
+    The rows and the marks are changed in one SQL transaction, and only if the marks are where the caller believes them
+    to be: the rows made of a range of the log are in the table once, whoever dies when, and however many processes make
+    them. Blocks; not for several threads.
 
     `cluster` is the key of the log, in hexadecimal; `definition` is a text that says how the rows are made: they are
     only added to rows that were made the same way. Raises `BadOption` for an engine or types that can't be used,
@@ -141,10 +139,8 @@ class MarkedTable:
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
-        """Make the table and those of its marks and definition if they do not exist, and check them.
-
-        Raises `ViewUnfit`, `ViewUnavailable` and `ViewFailed`.
-        """
+        """Make the table and those of its marks and definition if they do not exist, and check them. Raises
+        `ViewUnfit`, `ViewUnavailable` and `ViewFailed`."""
 
         self._remembered.clear()
         # Made anew beside its marks, it would lack what was added before.
@@ -177,10 +173,8 @@ class MarkedTable:
         )
 
     def check_marks_kept(self) -> None:
-        """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all.
-
-        So it does if the mark of a partition is gone whose rows are there, and for rows that have neither.
-        """
+        """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all. So it
+        does if the mark of a partition is gone whose rows are there, and for rows that have neither."""
 
         def lost(db: Connection) -> bool:
             check_rows_made(db, self._table, self._marks, self._kept)
@@ -198,12 +192,8 @@ class MarkedTable:
         )
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return, by partition, the last id whose rows are in the table; an empty dict for a new table.
-
-        To be called after `prepare`.
-
-        Raises `ViewUnfit` for a table of another log.
-        """
+        """Return, by partition, the last id whose rows are in the table; an empty dict for a new table. To be called
+        after `prepare`. Raises `ViewUnfit` for a table of another log."""
         return self._tried("reading its marks", lambda db: _marks_in(db, self._marks, self._cluster))
 
     def left_out(self) -> tuple[bool, bool]:
@@ -222,9 +212,9 @@ class MarkedTable:
     ) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
 
-        Returns False, with no row and no mark changed, if the mark of a partition in `after` is not at `before`, or if
-        the table's rows were made by another definition. `letters` go to the dead-letter table, and `refused` to
-        that of rows that this table can't hold. Raises `ViewFailed` for a row that the database refuses, by its key.
+        Returns False, with nothing changed, if the mark of a partition in `after` is not at `before`, or if the table's
+        rows were made by another definition. `letters` go to the dead-letter table, and `refused` to that of rows that
+        this table can't hold. Raises `ViewFailed` for a row that the database refuses, by its key.
         """
         if not self._prepared:
             self.prepare()
@@ -241,11 +231,9 @@ class MarkedTable:
         letters: Chunks | None = None,
         refused: Chunks | None = None,
     ) -> bool:
-        """Replace all rows, and move the marks to `after`; partitions that are not in `after` begin anew.
-
-        Returns False, with no row and no mark changed, if the marks are not at `before`. `letters` replace those in the
-        dead-letter table, and `refused` those in that of refused rows. Raises as `merge`.
-        """
+        """Replace all rows, and move the marks to `after`; partitions that are not in `after` begin anew. Returns
+        False, with nothing changed, if the marks are not at `before`. `letters` and `refused` replace what is in their
+        tables. Raises as `merge`."""
         after = {**dict.fromkeys(before, -1), **after}
         return self._commit(chunks, before, after, letters, refused, replaces=True)
 
@@ -321,7 +309,6 @@ class MarkedTable:
         raise error
 
     def _make_ready(self, before: MarkMap, after: MarkMap, letters: bool, refused: bool, replaces: bool) -> None:
-        """Make the tables and the partitions' first marks that are missing."""
         if not self._prepared:
             self.prepare()
         for wanted, left_out, what in (
@@ -355,12 +342,10 @@ class MarkedTable:
                 )
 
     def close(self) -> None:
-        """Close the connection, and the engine if it was made here."""
         self._writer.close()
         self._database.close()
 
     def _made(self, doing: str, tables: Sequence[Table]) -> None:
-        """Make the tables that are missing. Raises as `_done`."""
         self._done(doing, lambda connection: create_tables(connection, tables))
 
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
@@ -373,10 +358,8 @@ class MarkedTable:
         return self._done(doing, in_transaction)
 
     def _done(self, doing: str, work: Callable[[WriterConnection], T]) -> T:
-        """Return the result of `work`; see `RetryingWriter.do` for when it is repeated.
-
-        Raises `ViewFailed` for any other error of the database; `doing` says in it what `work` does.
-        """
+        """Return the result of `work`, repeated as `RetryingWriter.do` says. Raises `ViewFailed` for any other error of
+        the database; `doing` says in it what `work` does."""
         try:
             return self._writer.do(work)
         except database_errors() as error:
@@ -402,9 +385,9 @@ def snapshot(
 ) -> Iterator[tuple[dict[PartitionId, TransactionId] | None, Iterator[list[tuple[Any, ...]]]]]:
     """Yield (marks, rows) of any table as they were at one moment; the rows come in lists of up to `rows_max`.
 
-    Other processes may be writing to the table meanwhile. The marks are None without a `marks_table`. Raises
-    `BadOption`; `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`;
-    `NotFound` for a missing file; `ViewUnavailable`.
+    Other processes may write to it meanwhile. The marks are None without a `marks_table`. Raises `BadOption`;
+    `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`; `NotFound` for
+    a missing file; `ViewUnavailable`.
     """
     check_file(engine.url if isinstance(engine, Engine) else engine, there=True)
     database = Database(engine, None, _BUSY_S, utc=True)
@@ -443,7 +426,6 @@ def _check_readable(db: Connection, table: Table) -> None:
 
 
 def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, TransactionId]:
-    """Return the marks in the table. Raises `ViewUnfit` for those of another log."""
     partitions = db.execute(select(marks.table.c.partition).order_by(marks.table.c.partition)).scalars().all()
     read = {partition: marks.read(db, partition, cluster) for partition in partitions}
     return {partition: mark for partition, mark in read.items() if mark is not None}
@@ -477,7 +459,6 @@ def key_room(shape: Shape, kind: str) -> KeyRoom:
 
 
 def _table(shape: Shape, kind: str) -> Table:
-    """Return the table of this shape, for this kind of database."""
     room = key_room(shape, kind)
     columns = [
         Column(
@@ -493,10 +474,8 @@ def _table(shape: Shape, kind: str) -> Table:
 
 
 def _type(field: Field, room: KeyRoom | None, kind: str) -> TypeEngine[Any]:
-    """Return the SQL type of the field; `room` is that of its key, if it is in one.
-
-    Raises `BadOption` where the database has none for it.
-    """
+    """Return the SQL type of the field; `room` is that of its key, if it is in one. Raises `BadOption` where there is
+    none."""
     decimal = DECIMAL.fullmatch(field.type)
     if decimal is not None:
         if kind == SQLITE:
@@ -545,14 +524,12 @@ def _merged(old: Any, new: Any, how: Merge, kind: str) -> Any:
 
 
 _SMALLEST: Final = "-9223372036854775808"
-"""SQLite's smallest integer. Its absolute value is what SQLite refuses to compute: "integer overflow"."""
+"""SQLite's smallest integer, whose absolute value it refuses to compute: "integer overflow"."""
 
 
 def _turned_to_float(old: Any, new: Any) -> Any:
     """Return whether SQLite makes a floating-point number of a sum of integers, or infinity of one of finite numbers.
-
-    Other databases refuse such a sum, and so must this one.
-    """
+    Other databases refuse such a sum, and so must this one."""
     if isinstance(old.type, Integer):
         return func.typeof(old + new) == "real"
     infinity = text("9e999")

@@ -84,10 +84,8 @@ class WriterConnection:
         """The error of this transaction that `apply` may have caught."""
         self._undone: Exception | None = None
         """The error of this transaction with which others, or the database itself, have kept a statement from its work.
-
-        Within `begin_nested()`, too: another time, or in another database, that work would be done. Each further
-        statement raises it, until the transaction is rolled back and tried again: others wait for its locks.
-        """
+        Within `begin_nested()`, too: another time that work would be done. Each further statement raises it, until the
+        transaction is rolled back and tried again: others wait for its locks."""
         self._ended_by: Exception | None = None
         """The error with which SQLite has rolled this transaction back."""
         db.execution_options(**{_WRITER: self})
@@ -109,21 +107,18 @@ class WriterConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether the connection can still be used.
-
-        Application code may have dropped the driver's connection below SQLAlchemy's (`db.connection.invalidate()`).
-        """
+        """Whether the connection can still be used: application code may have dropped the driver's
+        (`db.connection.invalidate()`)."""
         return not (self.db.closed or self.db.invalidated) and self.db.connection.dbapi_connection is self._driver
 
     @contextlib.contextmanager
     def transaction(self, *, guarded: bool = False, synced: bool = False) -> Iterator[Connection]:
         """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
 
-        The code within may do all but end the transaction: the mark and what it stands for are committed together.
-        With `guarded`, for the application's code, one that has ended meanwhile is not committed: raises `BadOption` if
-        that code ended it, and the database's error if that code caught one with which the database ended it.
-
-        With `synced` the commit survives a loss of power on SQLite, too, where others may not.
+        The mark and what it stands for are committed together. With `guarded`, for the application's code, one that has
+        ended meanwhile is not committed: raises `BadOption` if that code ended it, and the database's error if that
+        code caught one with which the database ended it. With `synced` the commit survives a loss of power on SQLite,
+        too.
         """
         if self._sqlite is not None and synced:
             self._sqlite.execute("PRAGMA synchronous = FULL")
@@ -179,12 +174,9 @@ class WriterConnection:
     # ------------------------------------------------------------------ ends that are noticed
 
     def _check_whole(self) -> None:
-        """Raise unless the transaction is the one that began with the savepoint, and can be committed.
-
-        MariaDB and SQLite undo only the statement that waited for a lock too long, was interrupted, or found no space,
-        and all databases only what the application's own savepoint holds: they would commit the rest with the mark, and
-        what was undone would never be done.
-        """
+        """Raise unless the transaction is the one that began with the savepoint, and can be committed. MariaDB and
+        SQLite undo only the statement that waited for a lock too long, was interrupted, or found no space, and all
+        databases only what the application's own savepoint holds: they would commit the rest with the mark."""
         if self._undone is not None:
             raise self._undone
         try:
@@ -236,9 +228,7 @@ class WriterConnection:
 
     def note(self, error: Exception) -> None:
         """Keep the database's error, which the application's code may catch: SQLAlchemy's in the place of the driver's.
-
-        The driver's own is all that is seen of what goes past SQLAlchemy, or comes while SQLAlchemy tells nobody.
-        """
+        The driver's own is all that is seen of what goes past SQLAlchemy."""
         if self._ours or has_failed_before(error):
             return
         trouble, driver_s = trouble_in(error), getattr(error, "orig", error)
@@ -256,10 +246,8 @@ class WriterConnection:
             raise BadOption(_MAY_NOT_END)
 
     def _check_open(self, _: Connection, __: object, statement: str, *___: object) -> None:
-        """Raise before a statement of SQLAlchemy's if the transaction can't be committed: `BadOption` if it has ended.
-
-        Whether it has is known of SQLite alone.
-        """
+        """Raise before a statement of SQLAlchemy's if the transaction can't be committed: `BadOption` if it has ended,
+        as far as known."""
         if not self._ours:
             if self._sqlite is not None:
                 self._check_still_open()
@@ -267,19 +255,15 @@ class WriterConnection:
 
     def check_undone(self, statement: object = "", cursor: object = None) -> None:
         """Raise the noted error that keeps the transaction from being committed, before this statement of `apply`'s.
-
-        `apply` has caught it. Going on would keep locks that others wait for, and run into others again and again. The
-        end of a savepoint passes: the code that caught the error may be on its way out of it.
-        """
+        Going on would keep locks that others wait for, and run into others again and again. The end of a savepoint
+        passes: the code that caught the error may be on its way out of it."""
         if self._undone is not None and not (self._ours or _LEAVES.match(_text(statement, cursor))):
             # Without the places where it was raised before: `apply` may catch it for each of many statements.
             raise self._undone.with_traceback(None)
 
     def _check_still_open(self) -> None:
-        """Raise if the transaction has ended, as far as is known without asking: `BadOption` if `apply` ended it.
-
-        If SQLite did, on an error that `apply` caught, such as that of a full disk, that error is raised again.
-        """
+        """Raise if the transaction has ended, as far as is known without asking: `BadOption` if `apply` ended it. If
+        SQLite did, on an error that `apply` caught, such as that of a full disk, that error is raised again."""
         if not self._meddled and self._sqlite is not None and not self._sqlite.in_transaction:
             self._meddled = True
             if self._swallowed is not None and trouble_in(self._swallowed) is not None:
@@ -292,7 +276,6 @@ class WriterConnection:
     # ------------------------------------------------------------------ ends that are refused
 
     def _authorize(self, action: int, *_: str | None) -> int:
-        """Deny the application's own BEGIN, COMMIT and ROLLBACK on SQLite."""
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
 
     def _watch(self, driver: Any) -> None:
@@ -320,7 +303,6 @@ class WriterConnection:
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Note an error of the driver's that passes."""
         try:
             yield
         except database_errors() as error:
@@ -328,10 +310,7 @@ class WriterConnection:
             raise
 
     def _refusing_cursor(self, kind: Any) -> Any:
-        """Return a class of psycopg's cursors that refuses statements which end the transaction, whoever sends them.
-
-        Errors of all statements are noted.
-        """
+        """Return a class of psycopg's cursors that refuses statements which end the transaction, and notes errors."""
         writer = self
 
         class RefusingCursor(kind):  # type: ignore[misc]
@@ -414,8 +393,6 @@ def _text(statement: Any, cursor: object = None) -> str:
 
 def begin_sqlite(db: Connection, how: str) -> None:
     """Begin a transaction with the statement `how`, unless the application's handler of `begin` events has begun one.
-
-    Python's driver would begin one only before the first change, so earlier reads would not belong to it.
-    """
+    Python's driver would begin one only before the first change, so earlier reads would not belong to it."""
     if not cast(sqlite3.Connection, db.connection.dbapi_connection).in_transaction:
         db.exec_driver_sql(how)

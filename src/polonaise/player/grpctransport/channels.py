@@ -13,8 +13,8 @@ ChannelOptions: TypeAlias = list[tuple[str, Any]]
 
 SCHEME: Final = "grpc://"
 KEEPALIVE_S: Final = 5.0
-"""Seconds of silence after which a side asks the other whether it is still there. It waits twice as long for the
-answer: together that is well below `PlayerSettings.progress_s_max`."""
+"""Seconds of silence after which a side asks whether the other is still there. With twice as long for the answer, that
+is well below `PlayerSettings.progress_s_max`."""
 _STRANGER_MS: Final = 10_000
 """The longest that a connection lasts on which nobody opens a stream."""
 _STREAMS_MAX: Final = 100
@@ -22,7 +22,7 @@ _STREAMS_MAX: Final = 100
 
 
 def place_of(text: str) -> HostPort:
-    """Return the place in `host:port`. Raises `BadOption` for anything else."""
+    """Return the place in `host:port`. Raises `BadOption`."""
     place = parse_address(text)
     if not isinstance(place, HostPort):
         raise BadOption(f"{SCHEME}{redacted(text)} is not the address of a target over gRPC: write grpc://host:port")
@@ -38,7 +38,6 @@ def connectable(text: str) -> str:
 
 
 def client_options(keepalive_s: float, open_s_max: float) -> ChannelOptions:
-    """Return the options of a player's channel, which serves one stream."""
     open_ms = max(1, int(open_s_max * 1000))
     return [
         *_common_options(keepalive_s),
@@ -54,7 +53,6 @@ def client_options(keepalive_s: float, open_s_max: float) -> ChannelOptions:
 
 
 def server_options(keepalive_s: float) -> ChannelOptions:
-    """Return the options of a target's server."""
     return [
         *_common_options(keepalive_s),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

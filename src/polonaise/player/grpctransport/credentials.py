@@ -1,7 +1,7 @@
 """TLS of gRPC connections: credentials from a process's TLS files, which are read again when they change.
 
-gRPC takes the texts of the files, and does its handshakes itself. `TlsIdentity` looks at the files first, so that what
-is wrong with them is found and told as everywhere else.
+gRPC does its handshakes itself; `TlsIdentity` looks at the files first, so that what is wrong with them is told as
+everywhere else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ _NAME: Final = "x509_common_name"
 
 
 class TlsTexts(NamedTuple):
-    """The contents of a process's TLS files."""
-
     authorities: bytes
     certificate: bytes
     key: bytes
@@ -55,7 +53,6 @@ class GrpcIdentity:
             return self.identity.warning()
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """Return the credentials of a connection that is opened now."""
         texts = self.texts()
         return grpc.ssl_channel_credentials(texts.authorities, texts.key, texts.certificate)
 
@@ -75,10 +72,7 @@ class GrpcIdentity:
 
 
 def check_player(peer: Mapping[str, Sequence[bytes]]) -> None:
-    """Raise `CertificateRefused` unless the peer's certificate is for a player.
-
-    `peer` is what gRPC says of a peer whose certificate it has verified.
-    """
+    """Raise `CertificateRefused` unless the peer's certificate, which gRPC has verified, is for a player."""
     role = f"{ROLE_URI}{PLAYER}"
     if role.encode() not in peer.get(_URI, ()):
         name = b"".join(peer.get(_NAME, ())[:1]).decode(errors="replace")

@@ -11,7 +11,6 @@ from polonaise.player.grpctransport.messages import MESSAGE_BYTES_MAX, SERVICE
 from polonaise.redaction import redacted, shortened
 
 REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of a reason."""
 _HANDSHAKE: Final = re.compile("handshake|ssl|certificate|tls", re.IGNORECASE)
 _BROKEN_WRITE: Final = "Internal error from Core"
 """What gRPC tells if a stream ends while it is written to; it does not tell why then."""

@@ -36,13 +36,10 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class GrpcEndpoint:
-    """Opens streams over gRPC to a target that serves `proto/delivery.proto`, in whatever language.
+    """Opens streams over gRPC to a target that serves `proto/delivery.proto`.
 
-    - `place`: its `host:port`.
-    - `tls`: the identity with which connections have TLS; without it they are plain.
-    - `keepalive_s`: seconds of silence after which the target is asked whether it is still there; it has twice as long
-      to answer. Its server must permit that.
-
+    `place` is its `host:port`; with `tls` connections have TLS, else they are plain. After `keepalive_s` seconds of
+    silence the target is asked whether it is still there, and has twice as long to answer; its server must permit that.
     Raises `BadOption` for a place where nobody can be reached.
     """
 
@@ -54,21 +51,17 @@ class GrpcEndpoint:
 
     @property
     def with_tls(self) -> bool:
-        """Whether connections have TLS."""
         return self._identity is not None
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
-        """Return a new stream under this fence; its `serve` opens it."""
         return _GrpcStream(self, fence, events)
 
     async def close(self) -> None:
         """Do nothing: each stream has a connection of its own, and closes it."""
 
     def channel(self, open_s_max: float) -> Any:
-        """Return a channel for one stream, which is connected within `open_s_max` seconds or not at all.
-
-        One for all would wait before it connects again, as gRPC has it, and keep the TLS files that it was made with.
-        """
+        """Return a channel for one stream, which is connected within `open_s_max` seconds or not at all. One for all
+        would wait before it connects again, and keep the TLS files that it was made with."""
         options = client_options(self._keepalive_s, open_s_max)
         if self._identity is None:
             return grpc.aio.insecure_channel(self._place, options)
@@ -90,19 +83,16 @@ class _GrpcStream:
         self._call: Any = None
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
-        """Send batches, without waiting; return False: `StreamEvents.written` says when more may be sent."""
         self._unsent.extend(batches)
         self._something_unsent.set()
         return False
 
     def close(self) -> None:
-        """Tell nothing more, and have the target take nothing more than what it is applying just now."""
         self._told_end = True
         if self._call is not None:
             self._call.cancel()
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
-        """Open the stream, and be its task: until it ends, is closed or is cancelled."""
         if self._told_end:
             return
         try:
@@ -139,7 +129,7 @@ class _GrpcStream:
             await finished(_let_go(call, writer, channel))
 
     async def _write(self, call: Any, hello: bytes) -> None:
-        """Write the hello, and then what is to be sent, in its order, for as long as the stream lasts."""
+        """Write the hello, and then what is to be sent, for as long as the stream lasts."""
         try:
             await call.write(hello)
             while True:
@@ -164,7 +154,6 @@ class _GrpcStream:
     # ------------------------------------------------------------------ answers
 
     def accepted(self, applied: dict[PartitionId, TransactionId]) -> None:
-        """The target has accepted the stream, and told what it has applied."""
         if self._accepted:
             raise ProtocolError("the target has accepted the stream twice")
         self._accepted = True
@@ -172,25 +161,21 @@ class _GrpcStream:
             self._events.connected(applied)
 
     def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence, and ends the stream."""
         if not self._told_end:
             self._told_end = True
             self._events.fenced(kept)
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all up to this id."""
         self._check_accepted()
         if not self._told_end:
             self._events.acknowledged(partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry after `last`."""
         self._check_accepted()
         if not self._told_end:
             self._events.refused(partition, last, told_by_target(reason))
 
     def ended(self, reason: str) -> None:
-        """The target ends the stream."""
         self._end(told_by_target(reason) or "the target has ended the stream, and does not say why")
 
     def _check_accepted(self) -> None:

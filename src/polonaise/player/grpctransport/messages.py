@@ -1,7 +1,7 @@
 """The messages of `proto/delivery.proto`: from and to bytes.
 
-The contract is loaded from what protoc has made of it (`delivery.binpb`), into a pool of its own: so any version of
-protobuf will do, and an application may have classes of the same contract in the same process.
+The contract is loaded from what protoc has made of it, into a pool of its own: any version of protobuf will do, and an
+application may have classes of the same contract in the same process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 SERVICE: Final = "polonaise.delivery.v1.DeliveryTarget"
 METHOD: Final = "Deliver"
 VERSION: Final = 1
-"""The version of the contract, in the hello."""
+"""Of the contract, in the hello."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest message that the player sends: above the largest transaction of a log."""
 GATHERED_BYTES_MAX: Final = 512 * 1024
@@ -47,7 +47,7 @@ _ToPlayer: Final = _class_of("ToPlayer")
 
 
 class Greeting(NamedTuple):
-    """The first message of a stream: the hello."""
+    """The first message of a stream."""
 
     version: int
     source: DeliverySource
@@ -55,22 +55,18 @@ class Greeting(NamedTuple):
 
 
 class AnswersTaken(Protocol):
-    """Takes a target's answers, one after the other."""
+    """Takes a target's answers, one after the other; see `StreamEvents`."""
 
     def accepted(self, applied: dict[PartitionId, TransactionId]) -> None:
-        """The target has accepted the stream, and told the last id that it has applied, by partition."""
+        """`applied` has the last id that the target has applied, by partition."""
 
-    def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence, and ends the stream."""
+    def fenced(self, kept: Fence) -> None: ...
 
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all up to this id."""
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None: ...
 
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry after `last`."""
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None: ...
 
-    def ended(self, reason: str) -> None:
-        """The target ends the stream."""
+    def ended(self, reason: str) -> None: ...
 
 
 # ---------------------------------------------------------------------- to the target
@@ -152,7 +148,7 @@ def _batch(batch: Any) -> DeliveryBatch:
 
 
 class UnsentAnswers:
-    """Gathers a target's answers until they are sent."""
+    """Gathers a target's answers until they are sent; see `SessionAnswers`."""
 
     def __init__(self) -> None:
         self._message = _ToPlayer()
@@ -163,20 +159,18 @@ class UnsentAnswers:
         return len(self._message.answers)
 
     def accepted(self, applied: Mapping[PartitionId, TransactionId]) -> None:
-        """The fence is kept; `applied` has the last id that is applied of each partition."""
+        """`applied` has the last id that is applied of each partition."""
         told = self._message.answers.add().accepted
         told.SetInParent()
         for partition, last in applied.items():
             told.applied.add(partition=partition, last=last)
 
     def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence."""
         told = self._message.answers.add().fenced
         told.SetInParent()
         told.epoch, told.term = kept
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all of the partition up to this id."""
         told = self._acknowledged.get(partition)
         if told is None:
             told = self._acknowledged[partition] = self._message.answers.add().acknowledged
@@ -184,14 +178,12 @@ class UnsentAnswers:
         told.partition, told.through = partition, through
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry of the partition after `last`."""
         self._acknowledged.pop(partition, None)
         told = self._message.answers.add().refused
         told.SetInParent()
         told.partition, told.last, told.reason = partition, last, _sendable(reason)
 
     def ended(self, reason: str) -> None:
-        """The target ends the stream."""
         told = self._message.answers.add().ended
         told.SetInParent()
         told.reason = _sendable(reason)

@@ -54,7 +54,6 @@ class GrpcServer:
         *,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
-        """With an identity connections have TLS."""
         self.targets = targets
         self.on_fail: Callable[[BaseException], None] = _told_to_nobody
         """Is called with a mistake of the library's own."""
@@ -65,10 +64,8 @@ class GrpcServer:
         """Those whose players have not gone."""
 
     async def start(self, address: str) -> str:
-        """Accept streams at an address, `host:port`; return it with the port that the system chose.
-
-        Raises `BadOption` for no such address, and `AddressInUse` if it can't be had.
-        """
+        """Accept streams at an address, `host:port`; return it with the port that the system chose. Raises `BadOption`
+        for no such address, and `AddressInUse` if it can't be had."""
         place = place_of(address)
         handler = grpc.stream_stream_rpc_method_handler(self._deliver)
         server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_STREAMS_MAX)
@@ -93,10 +90,8 @@ class GrpcServer:
         return str(HostPort(place.host, port))
 
     async def close(self, within_s: float) -> None:
-        """Accept nothing more, answer what is being applied just now, and end all streams.
-
-        What takes longer than `within_s` seconds is cancelled.
-        """
+        """Accept nothing more, answer what is being applied just now, for `within_s` seconds at most, and end all
+        streams."""
         server, self._server = self._server, None
         if server is not None:
             await finished(self._stop(server, within_s))
@@ -106,11 +101,9 @@ class GrpcServer:
         await server.stop(_LAST_ANSWERS_S if self.streams else None)
 
     def health(self) -> list[dict[str, Any]]:
-        """Return the streams that are served, as dicts for JSON."""
         return [stream.health() for stream in self.streams if stream.source is not None]
 
     def trouble(self) -> str:
-        """Return what is wrong with the TLS files; empty if nothing is."""
         return "" if self._identity is None else self._identity.warning()
 
     async def _deliver(self, _: Any, context: Any) -> None:
@@ -132,7 +125,6 @@ class GrpcServer:
 
 
 async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> None:
-    """End a stream with a status."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_HELLO_S_MAX):
             await context.read()  # a player that is still writing would not learn why
@@ -193,19 +185,16 @@ class _ServedStream:
             raise error
 
     async def finish(self, within_s: float) -> None:
-        """Answer what is being applied just now, and end the stream."""
         if self._session is None:
             self.ended(_CLOSING)
         else:
             await self._session.finish(_CLOSING, within_s)
 
     def health(self) -> dict[str, Any]:
-        """Return what is known of the stream, as a dict for JSON."""
         assert self.source is not None
         return stream_health(self.source, self._context.peer(), self._session, is_accepted=self._is_accepted)
 
     async def _read(self) -> None:
-        """Have the target take what the player sends."""
         try:
             async with asyncio.timeout(_HELLO_S_MAX):
                 data = await self._context.read()
@@ -269,26 +258,21 @@ class _ServedStream:
         self._answers.acknowledged(partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """Send it."""
         self._answers.refused(partition, last, reason)
         self._something_new.set()
 
     def fenced(self, kept: Fence) -> None:
-        """Send it, and end the stream."""
         self._answers.fenced(kept)
         self._end()
 
     def ended(self, reason: str) -> None:
-        """Send it, and end the stream."""
         if not self._over:
             self._answers.ended(reason)
             self._end()
 
     def failed(self, error: BaseException) -> None:
-        """End the stream, and tell the server of the mistake."""
         self.ended("a mistake of the target's server, which its log tells of")
         self._server.on_fail(error)
 
     def eased(self) -> None:
-        """Go on reading."""
         self._may_read.set()

@@ -57,18 +57,16 @@ _WENT_BACK: Final = (
 class ActivePlayer:
     """Delivers partitions to targets under one epoch: decides what is read, sent, and sent again.
 
-    Every public method is an event, unless it says otherwise. It returns the effects, which the caller carries out in
-    their order, all of them, before the next event. Events about streams carry the term that the stream was opened
+    Every public method is an event, unless it says otherwise; the caller carries out the effects that it returns, in
+    their order and all of them, before the next event. Events about streams carry the term that the stream was opened
     with. Fields are written here alone.
     """
 
     def __init__(
         self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings, last_term: Term = 0
     ) -> None:
-        """Begin without targets; `add_target` names them, and the first `tick` opens streams to them.
-
-        The terms of all streams are above `last_term`.
-        """
+        """Begin without targets; the first `tick` opens streams to those of `add_target`. All terms are above
+        `last_term`."""
         self.epoch = epoch
         self.targets: dict[TargetName, TargetStream] = {}
         self.partitions = {partition: MainStream() for partition in partitions}
@@ -78,12 +76,11 @@ class ActivePlayer:
         """Whether nothing is sent any more."""
         self.settings = settings
         self._reads = 0
-        """The number of the last read for a target: none gets a number again, whatever becomes of its target."""
+        """The number of the last read for a target, never given again."""
         self._last_term = last_term
-        """The terms of targets that are added are above it: at first as it was given, then the highest of those that
-        were removed."""
+        """Terms of added targets are above it, and so above those of their earlier lives."""
         self._patient_until_s = inf
-        """Until when main streams wait for targets that have not told what they have applied; set by the first tick."""
+        """Until when main streams wait for targets that have not told what they have applied."""
         self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
 
@@ -97,7 +94,7 @@ class ActivePlayer:
         return self.targets[target].pairs[partition].delivered >= id
 
     def why_never(self, target: TargetName, partition: PartitionId, id: TransactionId) -> str:
-        """Return why this player won't deliver up to `id`, as far as is known; empty if it may still."""
+        """Return why this player won't deliver up to `id`; empty if it may still."""
         if reason := self.targets[target].pairs[partition].given_up:
             return reason
         main = self.partitions[partition]
@@ -115,26 +112,23 @@ class ActivePlayer:
         )
 
     def finish(self) -> None:
-        """Send nothing more, and open no streams. No event: nothing comes of it."""
+        """Send nothing more, and open no streams. No event."""
         self.finishing = True
 
     @property
     def at_rest(self) -> bool:
-        """Whether the targets have acknowledged, or refused, all that they were sent on the streams that there are."""
+        """Whether the targets have answered all that they were sent on the present streams."""
         return not any(stream.in_flight_bytes for stream in self.targets.values())
 
     # ------------------------------------------------------------------ targets come and go
 
     def add_target(self, name: TargetName, start_after: Mapping[PartitionId, TransactionId] | None = None) -> None:
-        """Deliver to this target, too: to a new one what follows these ids, by partition, or else everything.
-
-        No event: the next `tick` opens the stream.
-        """
+        """Deliver to this target, too: to a new one what follows these ids, by partition, or else everything. No
+        event."""
         invariant(name not in self.targets, f"target {name} is added twice")
         self.targets[name] = TargetStream(name, self.settings, self.partitions, start_after or {}, self._last_term)
 
     def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
-        """Deliver nothing more to this target."""
         stream = self.targets.pop(name)
         self._last_term = max(self._last_term, stream.term)
         if stream.state is not StreamState.DOWN:
@@ -149,10 +143,8 @@ class ActivePlayer:
     def connected(
         self, target: TargetName, term: Term, applied: Mapping[PartitionId, TransactionId], now_s: float
     ) -> Sequence[PlayerEffect]:
-        """The target has taken the fence of this stream, and told the last id that it has applied, by partition.
-
-        A partition that is not named counts as one of which it has applied nothing.
-        """
+        """The target has taken the fence of this stream, and told the last id that it has applied, by partition; none,
+        if it has not."""
         stream = self._stream(target, term, StreamState.OPENING)
         if stream is not None:
             stream.opened(now_s)
@@ -219,11 +211,8 @@ class ActivePlayer:
     def refused(
         self, target: TargetName, term: Term, partition: PartitionId, last: TransactionId, reason: str, now_s: float
     ) -> Sequence[PlayerEffect]:
-        """The target could not apply the entry behind `last`, the last one that it has applied of the partition.
-
-        It passes over what was sent of the partition after that, until it is sent the entry again. The other
-        partitions go on.
-        """
+        """The target could not apply the entry behind `last`, the last one that it has applied of the partition. It
+        passes over what was sent of the partition after that, until it is sent the entry again."""
         stream = self._stream(target, term, StreamState.UP)
         if stream is not None:
             pair = stream.pairs.get(partition)
@@ -299,11 +288,8 @@ class ActivePlayer:
         now_s: float,
     ) -> Iterator[PlayerEffect]:
         """The main stream `number` has brought the transactions from `first` to `through`, routed: entries by target.
-
-        A target without entries may be left out. Entries for one that is not, or no longer, among the targets are
-        passed over. The event happens while its effects are carried out, one after the other: what the first target
-        is sent need not wait until that of the last one is decided.
-        """
+        Entries for one that is not, or no longer, among the targets are passed over. The event happens while its
+        effects are carried out: what the first target is sent need not wait until that of the last one is decided."""
         main = self.partitions[partition]
         if main.current is None or main.stopped or number != main.follows or self.superseded:
             return
@@ -349,10 +335,8 @@ class ActivePlayer:
     def recovery_failed(
         self, target: TargetName, partition: PartitionId, number: int, reason: str, now_s: float
     ) -> Sequence[PlayerEffect]:
-        """A read for a target has failed, or one of its entries could not be routed: it is tried again after a pause.
-
-        What was read before is still sent.
-        """
+        """A read for a target has failed, or one of its entries could not be routed: it is tried again after a
+        pause."""
         stream = self.targets.get(target)
         if stream is not None:
             stream.read_failed(stream.pairs[partition], number, reason, now_s)
@@ -361,10 +345,8 @@ class ActivePlayer:
     def trimmed(
         self, partition: PartitionId, number: int, first_kept: TransactionId, now_s: float
     ) -> Sequence[PlayerEffect]:
-        """The main stream could not begin: the log has nothing left before `first_kept`.
-
-        It begins again without the targets that lack what was trimmed.
-        """
+        """The main stream could not begin: the log has nothing left before `first_kept`. It begins again without the
+        targets that lack what was trimmed."""
         main = self.partitions[partition]
         if main.current is not None and number == main.follows:
             main.first_kept = first_kept
@@ -376,10 +358,8 @@ class ActivePlayer:
         return self._effects()
 
     def stopped(self, partition: PartitionId, number: int, reason: str) -> Sequence[PlayerEffect]:
-        """The main stream of a partition brings nothing more: an entry could not be routed, or the log can't be read.
-
-        What it has brought is still delivered; nothing is skipped.
-        """
+        """The main stream brings nothing more: an entry could not be routed, or the log can't be read. What it has
+        brought is still delivered."""
         main = self.partitions[partition]
         if number == main.follows:
             main.stopped = reason
@@ -467,10 +447,8 @@ class ActivePlayer:
 
     def _lose(self, partition: PartitionId, reason: str, now_s: float) -> None:
         """Deliver nothing more of a partition: what its log has now is not what was read, nor what targets applied.
-
-        To no target, however far it is: from which id on the log is another one is not known. Whatever the log grows
-        to, that stays, and the player lives on to tell it: a new one would go by ids alone.
-        """
+        From which id on the log is another one is not known. The player lives on to tell it: a new one would go by ids
+        alone."""
         main = self.partitions[partition]
         if main.lost:
             return
@@ -495,7 +473,7 @@ class ActivePlayer:
             self._advance(stream, pair, pair.serve(last, main.current))
 
     def _begin(self, partition: PartitionId, now_s: float) -> None:
-        """Begin the main stream, if it has not begun and every target has told what it lacks, or has had its time."""
+        """Begin the main stream, if every target has told what it lacks, or has had its time."""
         main = self.partitions[partition]
         if main.current is not None:
             return
@@ -530,7 +508,6 @@ class ActivePlayer:
         return stream
 
     def _pairs(self, partition: PartitionId) -> list[tuple[TargetStream, TargetPartition]]:
-        """Return the targets' streams with their pairs of this partition."""
         return [(stream, stream.pairs[partition]) for stream in self.targets.values()]
 
     def _advance(self, stream: TargetStream, pair: TargetPartition, queue: TargetQueue) -> None:
@@ -545,7 +522,6 @@ class ActivePlayer:
             stream.ready(pair.partition)
 
     def _send(self, stream: TargetStream, now_s: float) -> None:
-        """Send the target what its window has room for."""
         if not self.finishing and (batches := stream.take(now_s)):
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:

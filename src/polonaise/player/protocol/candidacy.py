@@ -20,14 +20,12 @@ _PAUSE_S_MIN: Final = 0.5
 """The first pause after a turn that has failed; each failure doubles it."""
 _PAUSE_S_MAX: Final = 30.0
 _STEADY_S: Final = 60.0
-"""A process that has delivered for so long makes the next pause the first again."""
+"""A process that has delivered for so long begins with the first pause again."""
 _MISTAKES: Final = (BadOption, CertificateUnusable, ExtraMissing)
-"""What is wrong with the settings themselves: no other process and no later turn can do better with them."""
+"""The settings themselves are wrong: no other process and no later turn can do better."""
 
 
 class CandidateState(enum.StrEnum):
-    """The states of a process of a player."""
-
     CONNECTING = "connecting"
     """It opens the log."""
     STANDBY = "standby"
@@ -43,7 +41,7 @@ class CandidateState(enum.StrEnum):
 
 
 class TurnEnd(enum.Enum):
-    """Why a turn is over: the time from opening the log to letting go of the lease."""
+    """Why a turn is over."""
 
     LEASE_LOST = enum.auto()
     """Another process may have the lease."""
@@ -69,26 +67,22 @@ def turn_end_of(error: PolonaiseError, *, connected: bool) -> TurnEnd:
 
 
 class Candidacy:
-    """Follows one process through its turns, and decides on the pauses between them."""
-
     def __init__(self, lease_s: float) -> None:
         self.state = CandidateState.CONNECTING
         self.reason = ""
-        """Why the last turn has ended; empty once the process stands by without trouble, or delivers."""
+        """Why the last turn has ended; empty once the process delivers, or others do."""
         self.epoch: Epoch | None = None
-        """The epoch of the player; None while the process is not active."""
+        """The player's; None while the process is not active."""
         self.turns = 0
-        """How often the process has become active."""
         self._lease_s = lease_s
         self._pause_s = _PAUSE_S_MIN
         self._active_since_s = inf
         self.other = ""
-        """Which process has the lease, as this one was told last; empty if none is known, and unless it stands by."""
+        """Which process has the lease, as a standby was told last; empty if not known."""
         self.log_trouble = ""
-        """Why the log does not tell who has the lease; empty if it does, and unless this process stands by."""
+        """Why the log does not tell a standby who has the lease; empty if it does."""
         self._other_since_s = 0.0
         self.has_lease = False
-        """Whether this process has the lease, as far as it knows."""
 
     @property
     def ready(self) -> bool:
@@ -98,14 +92,11 @@ class Candidacy:
         return self.state in (CandidateState.STARTING, CandidateState.ACTIVE)
 
     def connected(self) -> None:
-        """The log is open."""
         self.state = CandidateState.STANDBY
 
     def others_deliver(self, active: str, now_s: float) -> None:
-        """The log tells a standby that the process `active` has the lease; an empty name says that none has.
-
-        Once the same one has had it for a while, what ended the last turn here is of no concern any more.
-        """
+        """The log tells a standby that the process `active` has the lease; an empty name says that none has. Once the
+        same one has had it for a while, what ended the last turn here is of no concern any more."""
         if self.state is not CandidateState.STANDBY:
             return
         self.log_trouble = ""
@@ -115,7 +106,6 @@ class Candidacy:
             self.reason = ""
 
     def log_is_silent(self, why: str) -> None:
-        """The log does not tell a standby who has the lease."""
         if self.state is CandidateState.STANDBY:
             self.other, self.log_trouble = "", why
 
@@ -124,13 +114,11 @@ class Candidacy:
         self.other = self.log_trouble = ""
 
     def acquired(self) -> None:
-        """This process has the lease."""
         self._leave_standby()
         self.has_lease = True
         self.state = CandidateState.STARTING
 
     def started(self, epoch: Epoch, now_s: float) -> None:
-        """The player has taken its epoch."""
         self.state = CandidateState.ACTIVE
         self.reason = ""
         self.epoch = epoch
@@ -142,7 +130,7 @@ class Candidacy:
         self.state = CandidateState.HANDING_OVER
 
     def lets_go(self) -> None:
-        """The process delivers nothing more, and gives the lease up, if it has not lost it."""
+        """The process delivers nothing more, and gives the lease up."""
         self.has_lease = False
 
     def over(self, end: TurnEnd, reason: str, now_s: float) -> float | None:
@@ -167,7 +155,6 @@ class Candidacy:
                 return self._next_pause_s()
 
     def next_turn(self) -> None:
-        """The pause is over."""
         self.state = CandidateState.CONNECTING
 
     def _next_pause_s(self) -> float:

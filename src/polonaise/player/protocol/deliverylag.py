@@ -12,21 +12,20 @@ from polonaise.player.protocol.targetstream import StreamState
 from polonaise.terms import PartitionId, TransactionId
 
 _POINTS_OF_ALL_MAX: Final = 128 * POINTS_MAX
-"""The most points of all histories together, some 25 MB: as long as there are at most 2,048 partitions."""
+"""The most points of all histories together, some 25 MB, if there are at most 2,048 partitions."""
 
 
 _FUTURE_US: Final = 10_000_000
-"""A commit time that is later than now by less than this, in microseconds, is of now: clocks may differ by so much."""
+"""By how many microseconds a commit time may be later than now: clocks may differ by so much."""
 
 
 class TargetLag(NamedTuple):
     """How far a target is behind what was read of all partitions."""
 
     seconds: float | None
-    """The age of the oldest transaction that it is known to lack; 0 if it lacks none.
-
-    None if it has not told what it has, if it lacks none that is known of and not all is known, and if it was committed
-    in the future, by the clock that is asked."""
+    """The age of the oldest transaction that it is known to lack; 0 if it lacks none. None if it has not told what it
+    has, if it lacks none that is known of and not all is known, and if it was committed in the future, by the clock
+    that is asked."""
     bytes: int | None
     """About the bytes of what was read that it lacks; None if it has not told what it has, if it lacks some from before
     this player began, and while a partition is not read."""
@@ -41,16 +40,13 @@ class Lacking(NamedTuple):
 
 
 class DeliveryLag:
-    """Keeps for one active player what tells how far its targets are behind."""
-
     def __init__(self, machine: ActivePlayer) -> None:
         self._machine = machine
         self._points_max = max(64, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(1, len(machine.partitions))))
         self._histories: dict[PartitionId, MainHistory] = {}
         self._looked_up: dict[tuple[TargetName, PartitionId], tuple[TransactionId, int | None]] = {}
-        """By target and partition: a transaction from before the main stream, and when it was committed, in µs.
-
-        None if the log does not tell."""
+        """By target and partition: a transaction from before the main stream, and when it was committed, in µs; None if
+        not told."""
 
     def brought(
         self, partition: PartitionId, first: TransactionId, last: TransactionId, commit_time_us: int, size: int
@@ -80,10 +76,8 @@ class DeliveryLag:
         self._looked_up[lacking.target, lacking.partition] = lacking.id, commit_time_us
 
     def lags(self, wall_us: int, silent: Container[PartitionId] = ()) -> dict[TargetName, TargetLag]:
-        """Return by target how far it is behind; `wall_us` is the time by a server's clock, in µs since 1970.
-
-        Of the partitions that are `silent`, the log does not tell how far it reaches.
-        """
+        """Return by target how far it is behind; `wall_us` is the time by a server's clock, in µs since 1970. Of
+        `silent` partitions the log does not tell its end."""
         oldest_us: dict[TargetName, int] = {}
         all_known = dict.fromkeys(self._machine.targets, True)
         sizes: dict[TargetName, int | None] = dict.fromkeys(self._machine.targets, 0)
@@ -124,7 +118,7 @@ class DeliveryLag:
         }
 
     def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:
-        """Return when a transaction was committed that a target lacks, or when one after it was; None if unknown."""
+        """Return when a transaction that a target lacks, or one after it, was committed; None if unknown."""
         history = self._histories.get(partition)
         if history is not None and history.first <= id <= history.last:
             return history.committed_us(id)
@@ -134,10 +128,8 @@ class DeliveryLag:
         return history.committed_us(history.first)
 
     def _lacking(self) -> Iterator[Lacking]:
-        """Return the first transaction that each target lacks of each partition, of those that it lacks any of.
-
-        Where nothing more is read, what the log has beyond is lacking, too.
-        """
+        """Return the first transaction that each target lacks of each partition. Where nothing more is read, what the
+        log has beyond is lacking, too."""
         known = self._known()
         for partition, main in self._machine.partitions.items():
             if main.current is None:

@@ -1,4 +1,4 @@
-"""The effects that `ActivePlayer` returns: what its shell is to carry out, in this order."""
+"""The effects that `ActivePlayer` returns: what its shell is to carry out, in their order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class OpenStream(NamedTuple):
 
 
 class SendBatches(NamedTuple):
-    """Hand the batches to the target's stream of this term, at once; call `written` once it takes more, which may be
-    when all effects are carried out."""
+    """Hand the batches to the target's stream of this term; call `written` once it takes more, after this effect at the
+    earliest."""
 
     target: TargetName
     term: Term
@@ -40,22 +40,20 @@ class AskMark(NamedTuple):
 
     partition: PartitionId
     number: int
-    """The number of the request, for the answer to name."""
 
 
 class FollowPartition(NamedTuple):
-    """Begin, or begin again, the main stream of a partition with the transaction `first`; call `fetched` with what it
-    brings, `trimmed` if the log no longer has that, or `stopped`."""
+    """Begin, or begin again, the main stream of a partition; call `fetched` with what it brings, `trimmed` if the log
+    no longer has `first`, or `stopped`."""
 
     partition: PartitionId
     number: int
-    """The number of the main stream, for events to name: an earlier one is not followed any more."""
+    """For events to name: an earlier main stream is not followed any more."""
     first: TransactionId
 
 
 class ReadForTarget(NamedTuple):
-    """Read a stretch of the log, or its beginning, and route it for one target alone; then call `recovered` or
-    `recovery_failed`."""
+    """Read a stretch of the log, or its beginning, for one target; then call `recovered` or `recovery_failed`."""
 
     target: TargetName
     partition: PartitionId

@@ -11,23 +11,21 @@ from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 TargetName: TypeAlias = str
-"""The name of a target, by which the player's settings and the route function know it."""
+"""The name by which the player's settings and the route function know a target."""
 
 NAME_CHARACTERS_MAX: Final = 200
-"""The longest name of a player or target, which targets keep."""
+"""The longest name of a player or target."""
 
 Epoch: TypeAlias = int
 """The count of the active players of one name, raised by each election: from 1."""
 
 Term: TypeAlias = int
-"""The count of the streams that one active player has opened, or tried to open, to one target: from 1.
-
-One that was removed and is added again goes on above the terms that it had."""
+"""The count of the streams that one active player has opened, or tried to open, to one target: from 1. One that was
+removed and is added again goes on above the terms that it had."""
 
 
 TERM_MAX: Final[Term] = 2**62
-"""The highest term that a player believes a target to keep. None gets so far; terms above still have room on the wire.
-"""
+"""The highest term that a player believes a target to keep; terms above still have room on the wire."""
 
 
 def checked_name(name: object) -> str:
@@ -42,7 +40,7 @@ def checked_name(name: object) -> str:
 
 
 class Fence(NamedTuple):
-    """The number of one stream to a target. Compared by epoch, then by term: the higher one shuts out the lower."""
+    """The number of one stream to a target, compared by epoch, then by term: the higher one shuts out the lower."""
 
     epoch: Epoch
     term: Term
@@ -52,7 +50,7 @@ class Fence(NamedTuple):
 
 
 NO_FENCE = Fence(0, 0)
-"""The fence that a target keeps before its first stream: lower than that of any stream."""
+"""What a target keeps before its first stream: lower than the fence of any stream."""
 
 
 def shut_out_by(kept: Fence, own: Fence) -> str:
@@ -70,18 +68,18 @@ class RoutedEntry(NamedTuple):
     """What the route function made of one transaction for one target."""
 
     id: TransactionId
-    """The id of the transaction in its partition."""
+    """That of the transaction in its partition."""
     payload: bytes | None
     """The application's bytes; None for a *dummy*, which only raises the id that the target keeps."""
 
     @property
     def size(self) -> int:
-        """The bytes that the entry counts for in bounds: those of its payload, and some for itself."""
+        """What the entry counts for in bounds: its payload, and some for itself."""
         return ENTRY_BYTES + len(self.payload or b"")
 
 
 ENTRY_BYTES = 32
-"""The bytes that an entry without payload counts for: about what an id and a length take, in memory and sent."""
+"""What an entry without payload counts for: about what an id and a length take, in memory and sent."""
 
 
 class DeliveryBatch(NamedTuple):
@@ -89,17 +87,15 @@ class DeliveryBatch(NamedTuple):
 
     partition: PartitionId
     previous: TransactionId
-    """The id of the entry that was sent to the target before the first one, or -1: the id that the target has
-    to have applied last."""
+    """The entry that was sent to the target before the first one, or -1: the target has to have applied it last."""
     entries: Sequence[RoutedEntry]
     """At least one, by rising id."""
 
     @property
     def last(self) -> TransactionId:
-        """The id of the last entry."""
         return self.entries[-1].id
 
     @property
     def size(self) -> int:
-        """The bytes that the entries count for in bounds."""
+        """What the entries count for in bounds."""
         return sum([ENTRY_BYTES + len(payload or b"") for _, payload in self.entries])

@@ -9,42 +9,36 @@ from polonaise.terms import TransactionId
 
 POINTS_MAX: Final = 1024
 _POINTS_FOR_PRECISION: Final = 64
-"""By this the most points are divided for the precision: for 30 days of batches a millisecond apart, merging as the
-precision has it leaves about 22 times as many points as that."""
+"""Divides the most points to give the precision: merging by that leaves about 22 times as many points for 30 days of
+batches a millisecond apart."""
 
 
 class _Point(NamedTuple):
-    """A batch that the main stream has brought, or several one after the other."""
+    """One or several consecutive batches that the main stream has brought."""
 
     last: TransactionId
     first_us: int
     """When the first of these batches was committed, in microseconds since 1970."""
     last_us: int
-    """When the last of them was."""
     bytes_through: int
-    """The bytes of all batches from the first one of the main stream to these."""
+    """Of all batches from the first one of the main stream to these."""
 
 
 class MainHistory:
-    """The batches of one main stream, in bounded memory: older ones are kept several to a point.
-
-    Ages and sizes are therefore estimates. With 1,024 points, an age is too high by at most a sixteenth of itself.
-    """
+    """The batches of one main stream, in bounded memory: older ones are kept several to a point. Ages and sizes are
+    estimates: with 1,024 points, an age is too high by at most a sixteenth of itself."""
 
     def __init__(self, first: TransactionId, points_max: int = POINTS_MAX) -> None:
         """Begin with a main stream whose first transaction is `first`; keep up to `points_max` points, 64 or more."""
         self.first = first
-        """The first transaction that it knows of."""
         self._points_max = points_max
         self._points: list[_Point] = []
 
     @property
     def last(self) -> TransactionId:
-        """The last transaction that was brought."""
         return self._points[-1].last if self._points else self.first - 1
 
     def brought(self, last: TransactionId, commit_time_us: int, size: int) -> None:
-        """The main stream has brought a batch, of `size` bytes, that ends with `last`."""
         points = self._points
         if last <= self.last:
             return
@@ -61,7 +55,7 @@ class MainHistory:
         return self._points[number].first_us if number < len(self._points) else None
 
     def bytes_after(self, id: TransactionId) -> int | None:
-        """Return about how many bytes of the log the main stream has brought behind `id`; None if it began later."""
+        """Return about how many bytes the main stream has brought behind `id`; None if it began later."""
         if id < self.first - 1:
             return None
         points = self._points
@@ -80,10 +74,8 @@ class MainHistory:
 
 
 def _merged(points: list[_Point], count_max: int, precision: int) -> list[_Point]:
-    """Return the points with neighbours made one where that makes no age wrong by more than its part of `precision`.
-
-    At most `count_max` are left, whatever the clock has done.
-    """
+    """Return the points with neighbours made one where that makes no age wrong by more than its part of `precision`. At
+    most `count_max` are left."""
     now_us, merged = points[-1].last_us, points[:1]
     for point in points[1:]:
         before = merged[-1]

@@ -14,9 +14,9 @@ class MainStream:
     current: TransactionId | None = None
     """The last id that the main stream has brought, or the one behind which it began; None until it has begun."""
     stopped: str = ""
-    """Why the main stream brings nothing more; empty while it does, or has not begun."""
+    """Why the main stream brings nothing more; empty while it may."""
     lost: bool = False
-    """Whether it stopped because the log is not the one any more that was read: for as long as this player lives."""
+    """Whether it stopped because the log is another one than before: for as long as this player lives."""
     mark: TransactionId = NO_TRANSACTION
     """The highest id that is proved to be committed."""
     first_kept: TransactionId = 0
@@ -28,7 +28,7 @@ class MainStream:
     known: TransactionId = NO_TRANSACTION
     """What `mark` was when that was asked: an answer below it is another log's."""
     ask_again: bool = False
-    """Whether somebody needs an answer to a request that is asked later than the one under way."""
+    """Whether somebody needs the answer to a later request than the one under way."""
     follows: int = 0
     """How often the main stream has begun: the number of the present one."""
     dummies_at: TransactionId = NO_TRANSACTION

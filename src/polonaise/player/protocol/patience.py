@@ -11,7 +11,7 @@ from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.terms import PartitionId
 
 _MARGIN: Final = 4
-"""TargetPatience is at least so many times as long as what was waited for lately."""
+"""The patience is at least so many times as long as what was waited for lately."""
 
 
 class TargetPatience:
@@ -19,10 +19,10 @@ class TargetPatience:
 
     A target may apply one partition after the other. So a partition is *stuck* only if neither of itself nor of what
     the target was sent before it anything was acknowledged for the time of patience. What was sent after it proves
-    nothing: a partition that hangs is noticed while others go on, because what was sent before it comes to an end.
+    nothing: otherwise no partition that hangs would be noticed while others go on.
 
-    The patience begins with `progress_s_max`. It is kept above what was waited for lately, it doubles each time that it
-    has come to an end, and it is halved in `patience_s_max` seconds, which is also the most that it grows to.
+    The patience begins with `progress_s_max`. It is kept above what was waited for lately, doubles each time that it
+    has come to an end, and is halved in `patience_s_max` seconds, which is also the most that it grows to.
     """
 
     def __init__(self, settings: PlayerSettings) -> None:
@@ -31,15 +31,13 @@ class TargetPatience:
         self._grown_s = self._least_s
         self._grown_at_s = 0.0
         self._sent = 0
-        """The number of the last batch that was sent."""
         self._waits: dict[PartitionId, _Wait] = {}
         """By partition of which something is in flight."""
         self._acknowledged: list[tuple[int, float]] = []
-        """Numbers of batches that were acknowledged, and when: both rise, because an entry is of no use once a batch
-        that was sent earlier is acknowledged after it."""
+        """Numbers of batches that were acknowledged, and when. Both rise: an earlier batch that is acknowledged later
+        counts alone."""
 
     def patience_s(self, now_s: float) -> float:
-        """Return how long the target is waited for now."""
         if self._grown_s <= self._least_s:
             return self._least_s
         left: float = 0.5 ** ((now_s - self._grown_at_s) / self._most_s)
@@ -52,7 +50,6 @@ class TargetPatience:
     # ------------------------------------------------------------------ what is in flight
 
     def sent(self, partition: PartitionId, now_s: float) -> None:
-        """A batch of the partition is in flight now."""
         self._sent += 1
         wait = self._waits.get(partition)
         if wait is None:
@@ -79,13 +76,11 @@ class TargetPatience:
             self._acknowledged.append((first, now_s))
 
     def forget(self, partition: PartitionId) -> None:
-        """Nothing of the partition is waited for any more."""
         self._waits.pop(partition, None)
         if not self._waits:
             self.forget_all()
 
     def forget_all(self) -> None:
-        """Nothing is in flight any more."""
         self._waits.clear()
         self._acknowledged.clear()
         self._sent = 0
@@ -113,21 +108,18 @@ class TargetPatience:
         return [partition for _, partition in sorted(stuck)]
 
     def late(self, now_s: float) -> Iterator[tuple[PartitionId, bool]]:
-        """Yield the partitions of which nothing was acknowledged for `progress_s_max`, and whether anything of what was
-        sent before them was."""
+        """Yield the partitions of which nothing was acknowledged for `progress_s_max`, and whether anything sent before
+        them was."""
         for partition, wait in self._waits.items():
             if now_s - wait.since_s >= self._least_s:
                 yield partition, now_s - self._progress_at_s(wait) < self._least_s
 
 
 class _Wait:
-    """What a partition is waited for."""
-
     __slots__ = ("before", "numbers", "progress_at_s", "since_s")
 
     def __init__(self, before: int, now_s: float) -> None:
         self.numbers: deque[int] = deque()
-        """Those of its batches that are in flight."""
         self.began(before, now_s)
 
     def began(self, before: int, now_s: float) -> None:

@@ -9,8 +9,6 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 class Verdict(enum.Enum):
-    """What a target does with a batch."""
-
     APPLY = "apply"
     """Apply the entries in their order; then acknowledge the last one that was applied."""
     PASS_OVER = "pass over"
@@ -24,9 +22,9 @@ class Verdict(enum.Enum):
 class Reception:
     """Judges the batches of one stream.
 
-    The target keeps two things durably: the fence of the last stream that it has accepted, and for each partition the
-    id of the last entry that it has applied. Both are read, and the id is written, in the same transaction that
-    applies an entry: another process of the target may serve a later stream meanwhile.
+    The target keeps the fence of the last stream that it has accepted, and for each partition the id of the last entry
+    that it has applied. Both are read, and the id is written, in the transaction that applies an entry: another process
+    of the target may serve a later stream meanwhile.
 
     Calls about one partition come one after the other; those about different ones may come from several threads.
     """
@@ -37,10 +35,8 @@ class Reception:
 
     @staticmethod
     def accepts(kept: Fence, offered: Fence) -> bool:
-        """Return whether a target that keeps the fence `kept` accepts a stream with the fence `offered`.
-
-        If so, it writes `offered` durably, in one step with reading what it has applied, before it answers.
-        """
+        """Return whether a target that keeps the fence `kept` accepts a stream with the fence `offered`. If so, it
+        writes `offered` durably, in one step with reading what it has applied, before it answers."""
         return offered > kept
 
     def judge(self, kept: Fence, applied: TransactionId, batch: DeliveryBatch) -> Verdict:

@@ -21,7 +21,7 @@ class Unproved(NamedTuple):
 
     last: TransactionId
     request: int
-    """The number of the first request whose answer counts: it was asked after the target told the id."""
+    """The first request whose answer counts: it was asked after the target told the id."""
 
 
 class AwaitingMain(NamedTuple):
@@ -41,16 +41,14 @@ class Halt(NamedTuple):
 
 
 PairState: TypeAlias = Away | Unproved | AwaitingMain | Halt | TargetQueue
-"""What a pair of target and partition is in. While the target is served, that is the queue of what waits for it."""
+"""What a pair of target and partition is in: while the target is served, the queue of what waits for it."""
 
 _AWAY: Final = Away()
 
 
 class TargetPartition:
-    """A pair of target and partition, in one state at a time. Fields are written here alone.
-
-    It outlives streams: what the target is known to have applied, and what hindered it, is known while it is away, too.
-    """
+    """A pair of target and partition, in one state at a time. Fields are written here alone. It outlives streams: what
+    the target has applied, and its trouble, is known while it is away, too."""
 
     def __init__(
         self,
@@ -68,16 +66,15 @@ class TargetPartition:
         self.acked: TransactionId = NO_TRANSACTION
         """The last id that the target is known to have applied; -1 for none."""
         self.told = False
-        """Whether the target has told what it has applied, so that `acked` says more than that nothing is known."""
+        """Whether the target has told what it has applied."""
         self.passed: TransactionId = NO_TRANSACTION
-        """The id up to which the target had applied all that is its own, when it was last served."""
+        """Up to where the target had applied all that is its own, when it was last served."""
         self.batch_entries_max = settings.batch_entries_max
-        """The most entries in one batch: half as many for each time that the target came to nothing with more."""
+        """Half as many for each time that the target came to nothing with more."""
         self.trouble = ""
-        """Why the delivery was halted or its stream ended last, until the target has applied something of it after
-        that, or lacks nothing."""
+        """Why the delivery was halted or its stream ended last, until the target goes on, or lacks nothing."""
         self.given_up = ""
-        """Why nothing is delivered for as long as this player lives; empty unless it is so."""
+        """Why nothing is delivered for as long as this player lives."""
         self._trouble_stays = False
         """Whether `trouble` was a halt, and nothing was sent since."""
         self._settings = settings
@@ -88,7 +85,7 @@ class TargetPartition:
 
     @property
     def queue(self) -> TargetQueue | None:
-        """What waits to be sent; None unless the target is served."""
+        """None unless the target is served."""
         return self.state if isinstance(self.state, TargetQueue) else None
 
     @property
@@ -105,7 +102,7 @@ class TargetPartition:
 
     @property
     def troubled(self) -> bool:
-        """Whether there is a trouble, as there is with each halt, or a read that has failed."""
+        """Whether there is a trouble, as with each halt, or a read that has failed."""
         return bool(self.trouble) or (self.queue is not None and self.queue.failed_read is not None)
 
     @property
@@ -127,7 +124,6 @@ class TargetPartition:
         self.state = Unproved(last, request)
 
     def await_main(self, last: TransactionId) -> None:
-        """Wait until the main stream has begun."""
         self.state = AwaitingMain(last)
 
     def serve(self, last: TransactionId, current: TransactionId) -> TargetQueue:
@@ -188,7 +184,7 @@ class TargetPartition:
         return True
 
     def hung(self) -> None:
-        """Send half as many entries at a time from now on: the target came to nothing with what was in flight."""
+        """Send half as many entries at a time: the target came to nothing with what was in flight."""
         self.batch_entries_max = max(1, self.batch_entries_max // 2)
 
     def read_failed(self, queue: TargetQueue, number: int, reason: str, now_s: float) -> bool:
@@ -199,9 +195,7 @@ class TargetPartition:
         return True
 
     def forget_trouble(self) -> None:
-        """Forget what hindered the delivery: the target has gone on, or lacks nothing."""
         self.trouble, self._trouble_stays = "", False
 
     def _lengthen_pause(self) -> None:
-        """Make the next pause twice as long, until the target has applied something."""
         self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)

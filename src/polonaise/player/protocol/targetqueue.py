@@ -1,10 +1,9 @@
 """The queue of one target for one partition: what waits to be sent to it, and what it still has to be caught up with.
 
 The states are those of the LogPlayer paper (`docs/references.md`); how a target joins the main stream again is our own.
-In the paper, a target that comes back gets the entries of the main stream from that moment on, and must keep them all
-while older entries are read for it: a target that lacks much would need a queue as long as its lack. Here it joins the
-main stream only when little lies between (`PlayerSettings.join_transactions`), and leaves it again when its queue
-overflows, without a new stream: what is dropped was never sent, and is read from the log.
+In the paper it gets the entries of the main stream from its return on, and must keep them all while older ones are read
+for it. Here it joins only when little lies between (`PlayerSettings.join_transactions`), and leaves again when its
+queue overflows: what is dropped was never sent, and is read from the log.
 """
 
 from __future__ import annotations
@@ -27,16 +26,14 @@ class QueueState(enum.Enum):
     NORMAL = "N"
     """The target has been sent, or will be sent from this queue, all that the main stream has brought."""
     FETCHING = "RF"
-    """Entries that the target lacks are being read from the log for it (the paper: recovery fetching)."""
+    """Entries that the target lacks are being read from the log (the paper: recovery fetching)."""
     FETCHED = "FC"
-    """All entries that it lacked are read, and some of them wait to be sent (the paper: fetching completed)."""
+    """All of these are read, and some of them wait to be sent (the paper: fetching completed)."""
 
 
 class RecoveryRead(NamedTuple):
-    """A stretch of the log to be read for one target that lacks its entries."""
-
     number: int
-    """Tells the answer from the answers to all other reads of the player."""
+    """No other read of the player has it."""
     first: TransactionId
     last: TransactionId
 
@@ -60,7 +57,6 @@ class QueueBudget:
 
     @property
     def exceeded(self) -> bool:
-        """Whether the queues hold more than they may."""
         return self.entries > self._entries_max or self.bytes > self._bytes_max
 
 
@@ -68,23 +64,20 @@ class _SentBatch(NamedTuple):
     """A batch that is in flight."""
 
     before: TransactionId
-    """The id up to which a target lacks nothing that has applied all before this batch."""
+    """Up to where a target lacks nothing that has applied all before this batch."""
     last: TransactionId
     size: int
 
 
 def _before(entry: RoutedEntry) -> TransactionId:
-    """Return the id up to which a target lacks nothing to which this entry is the next one. A dummy is nothing."""
+    """Return up to where a target lacks nothing to which this entry is the next one. A dummy is nothing."""
     return entry.id if entry.payload is None else entry.id - 1
 
 
 class TargetQueue:
-    """What waits to be sent to one target of one partition, in the order in which it is to be sent.
-
-    It is made when the target begins to be served, and dropped when that ends. Every entry of the target is sent once
-    in between, because the queue takes the entries up to `covered` from reads of the log and those above it from the
-    main stream, and never one from both. Fields are written here alone.
-    """
+    """What waits to be sent to one target of one partition, in the order in which it is to be sent. It lives while the
+    target is served. Every entry is sent once, because the queue takes the entries up to `covered` from reads of the
+    log and those above it from the main stream, and never one from both. Fields are written here alone."""
 
     def __init__(
         self,
@@ -95,19 +88,16 @@ class TargetQueue:
         after: TransactionId,
         current: TransactionId,
     ) -> None:
-        """Begin to serve the target, which has applied everything up to `last`, and gets what follows `after`, while
-        the main stream is at `current`.
-
-        `last` may be above `current`: the target was ahead of others when the main stream began.
-        """
+        """Begin to serve the target, which has applied everything up to `last`, and gets what follows `after`. `last`
+        may be above `current`, where the main stream is: the target was ahead of others when that began."""
         self.sent: TransactionId = last
         """The last id that was taken to be sent; at first the one that the target has told."""
         self.covered: TransactionId = after
-        """The id up to which every entry was sent or is in the queue, without what the main stream brings since the
-        target joined it. Not kept up while the state is NORMAL."""
+        """Up to where every entry was sent or is in the queue, without what the main stream brings since the target
+        joined it. Not kept up while the state is NORMAL."""
         self.state = QueueState.NORMAL if self.covered >= current else QueueState.FETCHING
         self.in_flight_bytes = 0
-        """The bytes sent and not acknowledged."""
+        """Sent and not acknowledged."""
         self.failed_read: FailedRead | None = None
         """The last read, if it has failed."""
         self._partition = partition
@@ -130,25 +120,21 @@ class TargetQueue:
 
     @property
     def reads(self) -> bool:
-        """Whether a read is under way that it waits for."""
         return self._reading is not None
 
     @property
     def in_flight(self) -> int:
-        """The number of batches that were sent and are not acknowledged."""
+        """Batches that were sent and are not acknowledged."""
         return len(self._in_flight)
 
     @property
     def waiting(self) -> int:
-        """The number of entries in the queue, without those that are sent."""
+        """Entries in the queue, without those that are sent."""
         return len(self._catchup) + len(self._normal)
 
     def clear_through(self, current: TransactionId) -> TransactionId:
-        """Return the id up to which nothing of the target's own waits or is in flight, while the main stream is at
-        `current`.
-
-        That may be less than the truth: of a batch in flight it is not known how much of it is applied.
-        """
+        """Return up to where nothing of the target's own waits or is in flight, while the main stream is at `current`.
+        That may be less than the truth: how much of a batch in flight is applied is not known."""
         if self._in_flight:
             return self._in_flight[0].before
         if self._catchup:
@@ -158,18 +144,15 @@ class TargetQueue:
         return _before(self._normal[0]) if self._normal else current
 
     def drop(self) -> int:
-        """Give back what the queue holds of the budget, as its last deed; return the bytes in flight, of which no
-        acknowledgement is waited for now."""
+        """Give back what the queue holds of the budget, as its last deed; return the bytes in flight."""
         self._drop_normal()
         return self.in_flight_bytes
 
     # ------------------------------------------------------------------ entries come
 
     def push(self, entries: Iterable[RoutedEntry]) -> None:
-        """Take the entries for this target that the main stream has brought; pass over those that it has applied.
-
-        If the queues of the target hold too much then, what this one holds of the main stream is dropped.
-        """
+        """Take the entries for this target that the main stream has brought, but those that it has applied. If the
+        target's queues hold too much then, what this one holds of the main stream is dropped."""
         if self.state is QueueState.FETCHING and self._joined_at is None:
             return
         budget = self._budget
@@ -183,11 +166,8 @@ class TargetQueue:
             self._leave_main_stream()
 
     def push_dummy(self, current: TransactionId, lack: int) -> bool:
-        """Queue a dummy for the id `current` of the main stream, if the target gets nothing else; return whether.
-
-        Only if its last id is `lack` or more below that. Where an entry is queued or under way, none is needed: the
-        entry's acknowledgement raises the target's id.
-        """
+        """Queue a dummy for the id `current` of the main stream, if the target gets nothing else; return whether. Only
+        if its last id is `lack` or more below that."""
         idle = self.state is QueueState.NORMAL and not self._normal and not self._in_flight
         if not idle or current - max(self.sent, self._skipped_to) < lack:
             return False
@@ -195,10 +175,8 @@ class TargetQueue:
         return True
 
     def next_read(self, current: TransactionId, number: int) -> RecoveryRead | None:
-        """Return what to read of the log next for the target, while the main stream is at `current`; None for nothing.
-
-        The read gets this number. One is made at a time, and none while enough of what was read waits to be sent.
-        """
+        """Return what to read next for the target, while the main stream is at `current`; None for nothing. One read is
+        made at a time, under this number, and none while enough of what was read waits to be sent."""
         if (
             self.state is not QueueState.FETCHING
             or self._reading is not None
@@ -219,10 +197,8 @@ class TargetQueue:
         return self._reading
 
     def recovered(self, number: int, entries: Sequence[RoutedEntry], through: TransactionId) -> bool:
-        """Take the entries that a read found up to the id `through`; return False if nobody waits for them any more.
-
-        Call `next_read` then: it goes on, or finds that all is read.
-        """
+        """Take the entries that a read found up to the id `through`; return False if nobody waits for them. Call
+        `next_read` then: it goes on, or finds that all is read."""
         read = self._reading
         if read is None or read.number != number:
             return False
@@ -235,7 +211,7 @@ class TargetQueue:
         return True
 
     def read_failed(self, number: int, reason: str, retry_at_s: float) -> bool:
-        """Read nothing until `retry_read`; return False if nobody waits for the read that has failed any more."""
+        """Read nothing until `retry_read`; return False if nobody waits for the read that has failed."""
         if self._reading is None or self._reading.number != number:
             return False
         self._reading = None
@@ -253,8 +229,8 @@ class TargetQueue:
     # ------------------------------------------------------------------ entries go
 
     def take(self, entries_max: int) -> DeliveryBatch | None:
-        """Take the next batch to be sent, of so many entries at most; None if nothing can be sent, or too much of it is
-        not acknowledged."""
+        """Take the next batch, of so many entries at most; None if nothing can be sent, or too much of it is not
+        acknowledged."""
         if self.in_flight_bytes >= self._settings.partition_window_bytes:
             return None
         if self._catchup:
@@ -278,7 +254,7 @@ class TargetQueue:
         return batch
 
     def _next_of(self, waiting: deque[RoutedEntry], entries_max: int) -> tuple[list[RoutedEntry], int]:
-        """Take the entries of the next batch from those that wait, at least one; return them and their bytes."""
+        """Take the entries of the next batch, at least one; return them and their bytes."""
         taken = [waiting.popleft()]
         size = taken[0].size
         while waiting and len(taken) < entries_max:
@@ -290,10 +266,8 @@ class TargetQueue:
         return taken, size
 
     def acknowledge(self, through: TransactionId) -> int:
-        """Note that the target has applied everything up to `through`; return the bytes of the batches that this ends.
-
-        The acknowledgement of the last entry of a run stands for all before it. One that was overtaken changes nothing.
-        """
+        """Note that the target has applied everything up to `through`; return the bytes of the batches that this
+        ends."""
         released = 0
         while self._in_flight and self._in_flight[0].last <= through:
             released += self._in_flight.popleft().size

@@ -18,12 +18,10 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 _OPEN_MARGIN: Final = 4
 """A target may take so many times as long to accept a stream as it has taken for the last one."""
 _OPEN_GROWTH_MAX: Final = 6
-"""By so much at most the time grows that a target may take to accept a stream."""
+"""By so much at most that time grows."""
 
 
 class StreamState(enum.Enum):
-    """The states of a target's stream."""
-
     DOWN = "down"
     """There is none; the next one is opened after a pause."""
     OPENING = "opening"
@@ -33,10 +31,8 @@ class StreamState(enum.Enum):
 
 
 class TargetStream:
-    """One target's pairs with all partitions, and the one stream that they share.
-
-    Fields are written here alone, but where `ActivePlayer` is named.
-    """
+    """One target's pairs with all partitions, and the one stream that they share. Fields are written here alone, but
+    where `ActivePlayer` is named."""
 
     def __init__(
         self,
@@ -46,22 +42,19 @@ class TargetStream:
         start_after: Mapping[PartitionId, TransactionId],
         last_term: Term = 0,
     ) -> None:
-        """Begin without a stream, to be opened at once, under terms above `last_term`. `start_after` is as for
-        `TargetPartition`, by partition."""
+        """Begin without a stream, to be opened at once, under terms above `last_term`."""
         self.name = name
         self.term: Term = last_term
-        """The term of the present or last stream; each attempt to open one has its own. `ActivePlayer` raises it to one
-        that the target keeps."""
+        """Each attempt to open a stream has its own. `ActivePlayer` raises it to one that the target keeps."""
         self.state = StreamState.DOWN
         self.reason = "not tried yet"
         """Why there is no stream, or why the last one ended."""
         self.retry_at_s = -inf
-        """When the next stream is opened, while there is none; in monotonic seconds."""
+        """When the next stream is opened, in monotonic seconds, while there is none."""
         self.writing = False
-        """Whether batches were handed to the stream, and it has not said yet that it takes more, which `ActivePlayer`
-        notes."""
+        """Whether the stream has not said yet that it takes more than it was handed. `ActivePlayer` clears it."""
         self.in_flight_bytes = 0
-        """The bytes sent and not acknowledged, of all partitions."""
+        """Sent and not acknowledged, of all partitions."""
         budget = QueueBudget(settings)
         self.pairs = {
             partition: TargetPartition(partition, main, settings, budget, start_after.get(partition, NO_TRANSACTION))
@@ -69,13 +62,13 @@ class TargetStream:
         }
         self._settings = settings
         self._troubled: dict[PartitionId, TargetPartition] = {}
-        """The pairs that ticks look at: those with a trouble or a failed read, in the order in which these came."""
+        """The pairs that ticks look at, with a trouble or a failed read, in the order in which these came."""
         self._ready: dict[PartitionId, None] = {}
         self.slow: dict[PartitionId, bool] = {}
         """The partitions of which the target has acknowledged nothing for long, and whether it has meanwhile gone on
         with what it was sent before."""
         self.open_s_max = settings.open_s_max
-        """How long the target may take to accept the next stream: longer after an attempt that has taken so long."""
+        """How long the target may take to accept the next stream."""
         self.patience = TargetPatience(settings)
         self._up_since_s = inf
         self._opening_since_s = inf
@@ -92,7 +85,6 @@ class TargetStream:
         return self.term
 
     def opened(self, now_s: float) -> None:
-        """Note that the target has accepted the fence."""
         # As long as it has taken now, and some more, it may take again.
         took_s = now_s - self._opening_since_s
         self.open_s_max = max(self._settings.open_s_max, min(self.open_s_max, _OPEN_MARGIN * took_s))
@@ -101,7 +93,7 @@ class TargetStream:
         self._up_since_s = now_s
 
     def close(self, reason: str, now_s: float) -> None:
-        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
+        """End the stream or the attempt, and forget what was queued for it; decide when the next one is opened."""
         for pair in self.pairs.values():
             pair.disconnect(reason)
             self._troubled.setdefault(pair.partition, pair)
@@ -127,9 +119,7 @@ class TargetStream:
 
     def take(self, now_s: float) -> list[DeliveryBatch]:
         """Take what is to be handed to the stream now: batches of partitions in turn, as far as the window allows.
-
-        Empty while the stream is not up, or is still taking what it was handed before.
-        """
+        Empty while the stream is not up, or is still taking what it was handed before."""
         batches: list[DeliveryBatch] = []
         if not self._ready or self.writing or self.state is not StreamState.UP:
             return batches
@@ -168,10 +158,7 @@ class TargetStream:
     def halt(
         self, pair: TargetPartition, last: TransactionId, reason: str, now_s: float, *, for_good: bool = False
     ) -> None:
-        """Stop the delivery of one partition for a while, and leave the others alone.
-
-        With `for_good` it is not tried again, on a later stream neither.
-        """
+        """Stop the delivery of one partition for a while, or `for_good`, on later streams too."""
         self.in_flight_bytes -= pair.halt(last, reason, now_s, for_good=for_good)
         self.patience.forget(pair.partition)
         self.slow.pop(pair.partition, None)
@@ -192,10 +179,8 @@ class TargetStream:
     # ------------------------------------------------------------------ time
 
     def silence(self, now_s: float) -> str:
-        """Return what the target has not done for too long, as a reason to close the stream; empty if nothing.
-
-        A target that came to nothing with what is in flight gets less at a time on the next stream.
-        """
+        """Return what the target has not done for too long, as a reason to close the stream; empty if nothing. A target
+        that hangs gets less at a time on the next stream."""
         # The shell has a deadline for this, too; whatever becomes of it, the next attempt must come.
         if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * self.open_s_max:
             return f"it did not accept the stream within {2 * self.open_s_max:g} s"
@@ -209,7 +194,7 @@ class TargetStream:
         return f"it hangs: it acknowledged nothing of partition {stuck[0]} for {patience_s:.3g} s"
 
     def forget_troubles(self) -> None:
-        """Forget what hindered the target in partitions of which it lacks nothing any more."""
+        """Forget the troubles of partitions of which the target lacks nothing any more."""
         for pair in list(self._troubled.values()):
             if pair.lacks_nothing:
                 pair.forget_trouble()
