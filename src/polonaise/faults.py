@@ -172,6 +172,7 @@ CODES: Final = {
 
 
 def fault(code: str, message: str) -> PolonaiseError:
+    """Return a fault with one of `CODES`."""
     made = PolonaiseError(message)
     made.code, made.retry = code, CODES[code].retry
     return made

@@ -21,13 +21,13 @@ class Lease:
             while lease.held:
                 ...
 
-    The owner of the partition grants it, and keeps it in memory: nothing is appended to the log. This client renews it
-    until it is released, or can't be renewed for the time of its duration. Both sides count by their own clock, this
-    one from before each request, and with a margin: so it stops to count itself the holder before another one can be.
+    The owner of the partition grants it, and keeps it in memory; this client renews it until it is released, or can't
+    be renewed for its duration. Both sides count by their own clock, this one from before each request, and with a
+    margin: it stops to count itself the holder before another one can be.
 
-    **A lease is for liveness, not for safety.** It keeps two processes from doing the same at the same time as long as
-    clocks run at about the same speed, and nobody is stopped between a look at `held` and what is done next. Where two
-    must never happen, guard the effect itself by a fence, such as the epoch of a `Producer`.
+    **A lease is for liveness, not for safety.** It keeps two processes from doing the same as long as clocks run at
+    about the same speed, and nobody is stopped between a look at `held` and what is done next. Where two must never
+    happen, guard the effect itself by a fence, such as the epoch of a `Producer`.
     """
 
     @property
@@ -42,27 +42,26 @@ class Lease:
 
     @property
     def duration_s(self) -> float:
-        """For how many seconds it is held without being renewed."""
+        """The seconds for which it is held without being renewed."""
         return self._lease.duration_s
 
     @property
     def holder(self) -> int:
-        """The number by which the owner knows this holder: no other lease object has it, in any process."""
+        """The number by which the owner knows this holder, which no other lease object has."""
         return self._lease.holder
 
     @property
     def held(self) -> bool:
-        """Whether this is the holder, by this process's clock: true for no longer than others respect it.
-
-        False in a forked child: the holder is its parent.
+        """Whether this is the holder, by this process's clock: true for no longer than others respect it. False in a
+        forked child.
         """
         return self._background.now(lambda: self._lease.held)
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the lease is held. Returns at once if it is.
 
-        After a change of the partition's owner a lease can be had only once its duration has passed, by those who do
-        not hold it: the new owner does not know who does. So it is when an embedded log is opened again.
+        After a change of the partition's owner, as when an embedded log is opened again, those who do not hold it can
+        have it only once its duration has passed: the new owner does not know who does.
 
         Raises `DeadlineExceeded` after `timeout` seconds (without one, waits until the client is closed), `BadOption`
         if the name is held for another duration, `UnsupportedVersion` if the servers are too old, and `Closed`.
@@ -72,14 +71,13 @@ class Lease:
         return self._acquire(timeout=timeout)
 
     def lost(self) -> str:
-        """Wait until the lease is not held any more, and return why. Returns at once if it is not held."""
+        """Wait until the lease is not held any more, and return why."""
         return waited(self._background, self._lease.lost)
 
     def release(self) -> None:
-        """Give the lease up: others can have it at once. Does nothing if it is not held.
+        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child.
 
-        It is not held any more as soon as this is called. If the owner can't be told, the lease runs out by itself.
-        Does nothing in a forked child, either.
+        If the owner can't be told, the lease runs out by itself.
 
         If the wait is broken off, that goes on to its end.
         """

@@ -44,10 +44,10 @@ class Log:
             receipt = log.run(withdraw, 1, 30, partition=0, timeout=10)
             receipt.applied()
 
-    Every wait ends: a call without a deadline of its own ends with `close`, which settles every pending append, as
-    unknown (`AppendUnknown`) if it was sent. Giving up a wait, by a deadline or by an exception, leaves nothing behind,
-    and changes the fate of no append that was sent. The client reconnects, remounts and follows partitions to other
-    servers by itself; no transaction is lost or doubled through that.
+    A call without a deadline of its own ends with `close`, which settles every pending append, as unknown
+    (`AppendUnknown`) if it was sent. Giving up a wait, by a deadline or by an exception, changes the fate of no append
+    that was sent. The client reconnects, remounts and follows partitions to other servers by itself; no transaction is
+    lost or doubled through that.
 
     Options of `polonaise.blocking.connect`:
 
@@ -78,8 +78,8 @@ class Log:
 
     @property
     def client_id(self) -> ClientId:
-        """This client's id, unique in the cluster, given out by its coordinator; 0 while none can be had. Only what
-        appends, leases and views need it.
+        """This client's id, unique in the cluster; 0 while its coordinator has given it none. Only what appends, leases
+        and views need it.
         """
         return self._log.client_id
 
@@ -95,10 +95,10 @@ class Log:
 
     @property
     def log_key(self) -> bytes:
-        """A key, 16 bytes, that no other log has: the cluster's key, or for a topic one made of that and the name.
+        """A key, 16 bytes, that no other log or topic has: the cluster's key, or for a topic one made of that and the
+        name.
 
-        What is kept from the log elsewhere, such as a view's marks, carries it: partition 0 of one topic is another
-        than that of the next.
+        What is kept from the log elsewhere, such as a view's marks, carries it.
         """
         return self._log.log_key
 
@@ -106,16 +106,17 @@ class Log:
     def clock_ahead_s(self) -> float | None:
         """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind.
 
-        None before that was measured: a second or two after a server was first asked for something, and with servers
-        of a version before 0.2.
+        None until it was measured: a second or two after a server was first asked, and always with servers before
+        version 0.2.
         """
         return self._background.now(lambda: self._log.clock_ahead_s)
 
     def close(self) -> None:
-        """Close the client: end its tasks, submissions and connections, and close its view.
+        """Close the client, its tasks, submissions, connections and view.
 
-        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not. A second call
-        does nothing.
+        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not.
+
+        A second call does nothing.
 
         Waits in other threads end with `Closed`, and a second call waits for the end of the first. Raises `WrongThread`
         in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the view or a
@@ -147,19 +148,19 @@ class Log:
                 print(tx.id, tx.data)
 
         Ends at id `until` (inclusive), or at the committed high-water mark of when the reading began, whichever is
-        lower. With `follow` the reading waits for more transactions instead, and ends only at `until`, if at all. The
-        library's own transactions are left out.
+        lower. With `follow` it waits for more transactions instead, and ends only at `until`, if at all. The library's
+        own transactions are left out.
 
-        An `after` beyond the log's end is no error: the reading ends at once, and with `follow` waits until the log has
-        grown past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position
-        above that is of another log, or the log was restored to an earlier state, and what has been read since then
-        is not in it. Views and worker groups do so, and raise `ClientAhead`.
+        With an `after` beyond the log's end the reading ends at once, or with `follow` waits until the log has grown
+        past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position above
+        that is of another log, or the log was restored to an earlier state. Views and worker groups do so, and raise
+        `ClientAhead`.
 
-        Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather
-        than yield what is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments,
-        and `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
-        (default `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer. After
-        `DeadlineExceeded`, and after a wait that was given up, the reading can be continued from where it was.
+        Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather than yield what is not
+        the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments, and `DeadlineExceeded`
+        when the owner does not answer, or has nothing that it should have, for `timeout` seconds (default
+        `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer; the reading can be
+        continued then.
         """
         return Reading(
             self._background,
@@ -180,9 +181,8 @@ class Log:
         """Read whole batches: like `read`, but much faster for code that works on a batch's columns.
 
         The first batch may begin at or below `after`, and the last one may end above `until`. With `with_data=False`
-        the batches come without bodies, whose CRCs can't be checked then. Batches hold the library's own transactions
-        too, recognizable by a generation below 0; `Batch.transactions` leaves them out. An `after` beyond the log's end
-        is no error here either; see `read`.
+        they come without bodies, whose CRCs can't be checked then. They hold the library's own transactions too, whose
+        generation is below 0; `Batch.transactions` leaves them out.
         """
         return Reading(
             self._background,
@@ -202,8 +202,7 @@ class Log:
     ) -> Reading[Transaction]:
         """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
 
-        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else,
-        such as a datetime without a time zone.
+        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else.
         """
         return Reading(
             self._background,
@@ -216,11 +215,10 @@ class Log:
     ) -> Transaction:
         """Return one transaction by its id, its bytes checked.
 
-        Raises `BadOption` for what is no transaction's id, as one below 0; `BeyondLog` when the transaction is not
-        committed (yet), or the server that answers does not know that it is; `OwnTransaction` for an id that the
-        library used for itself, such as to open a producer; `HistoryTrimmed` as `read`; `BatchDamaged` or `DataDamaged`
-        for bytes that do not fit their CRC; and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        Raises `BadOption` for an invalid id; `BeyondLog` when it is not committed, as far as the server knows;
+        `OwnTransaction` for one that the library used for itself, such as to open a producer; `HistoryTrimmed` as
+        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.transaction(id, partition, timeout=timeout))
 
@@ -250,10 +248,10 @@ class Log:
 
             receipt = log.run(withdraw, 1, 30, partition=0, timeout=10)
 
-        The client high-water mark is taken before the context runs. When another transaction has meanwhile changed
-        what the context's locks cover, the context runs again as soon as this client has applied that transaction
-        (after other contexts that wait for the same locks). It also runs again after failures that may pass. Waits
-        while the partition is not ready or has too many appends outstanding.
+        The context runs on what the view has applied. When another transaction has meanwhile changed what its locks
+        cover, it runs again as soon as this client has applied that transaction (after other contexts that wait for the
+        same locks), as it does after failures that may pass. Waits while the partition is not ready or has too many
+        appends outstanding.
 
         `timeout` is in seconds, over all runs; without one, `run` goes on until the client is closed. Raises:
 
@@ -281,8 +279,8 @@ class Log:
     ) -> Submission:
         """Run a context as `run` does, in the background thread; return its `Submission` at once.
 
-        Raises at once `Overloaded` when `ClientSettings.submissions_max` submissions are unfinished, `BadOption` for an
-        invalid argument, `UnknownPartition`, and `Closed`. Errors of the run itself are raised by `Submission.result`.
+        Raises at once `Overloaded` at `ClientSettings.submissions_max` unfinished submissions, `BadOption`,
+        `UnknownPartition`, and `Closed`. Waiting for the submission raises what `run` raises.
 
         The context is a plain function, and must not wait: nothing else goes on in that thread meanwhile.
         """
@@ -299,22 +297,21 @@ class Log:
     ) -> Once:
         """Run `context(tx, *args)` as `run` does, unless that was done under this key before.
 
-        Returns what was done, now or then (`Once.repeated` tells which). For requests that bring a key of their own
-        and may come twice (`docs/web-services.md`):
+        Returns what was done, now or then (`Once.repeated` tells which). For requests that bring a key of their own and
+        may come twice (`docs/web-services.md`):
 
         ::
 
             done = log.once(idempotency_key, withdraw, 1, 30, request=body, partition=0, timeout=10)
 
         The client's view keeps the keys of a partition together with what the contexts returned, as JSON
-        (`SqlView.once_table`). Of several calls with one key at the same time, the first one appends and the others
-        return what it did. A context that abandons or raises leaves the key free. `request`, such as the body of the
-        request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
+        (`SqlView.once_table`). A context that abandons or raises leaves the key free. `request`, such as the body of
+        the request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
 
         `timeout` is in seconds. Raises what `run` raises, `ViewUnavailable` when the view's database can't be asked for
-        the key, and `BadOption` for an invalid key, for a view that keeps no keys, for a context that calls
-        `Draft.need`, and for a returned value that is not JSON or is too large. After `AppendUnknown` call again with
-        the same key: the answer says what became of the append.
+        the key, and `BadOption` for an invalid key, a view that keeps no keys, a context that calls `Draft.need`, and a
+        returned value that is no JSON or too large. After `AppendUnknown` call again with the same key: the answer says
+        what became of the append.
 
         The context is a plain function, and runs in this thread.
         """
@@ -344,16 +341,16 @@ class Log:
         which its locks are judged; by default, what this client has applied.
 
         With `copies` or `zones` the append succeeds only once so many engaged replicas, in so many zones, have synced
-        it: the receipt waits for the proof. `Receipt.result` raises `InsufficientReplicas`, with nothing written, if
-        the replicas of the present session can't be as many; `CopiesUnproved` if the append is in the log and the proof
-        can't be had any more; and `UnsupportedVersion`, with nothing written, if the server does not know such appends.
-        While the partition is mounted at such a server, `append` itself raises that.
+        it. `Receipt.result` raises `InsufficientReplicas`, with nothing written, if those of the present session can't
+        be as many; `CopiesUnproved` if the append is in the log and the proof can't be had any more; and
+        `UnsupportedVersion`, with nothing written, if the server does not know such appends (`append` raises it while
+        mounted there).
 
-        A failed append is not tried again. `Receipt.result` raises `LockConflict`, `ExpectationFailed`,
+        Never waits, and tries nothing again. `Receipt.result` raises `LockConflict`, `ExpectationFailed`,
         `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.
-        An append that is invalid or too large is refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`,
-        `UnknownPartition`, `Closed`, or the error that stopped the partition. Never waits: raises `Overloaded` when too
-        much is outstanding, and then `log.ready(partition)` waits for room.
+        Refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`, `UnknownPartition`, `Closed`, or the error
+        that stopped the partition, is what is invalid; with `Overloaded` what is too much at a time:
+        `log.ready(partition)` waits for room.
         """
         return Receipt(
             self._background,
@@ -392,9 +389,9 @@ class Log:
             receipt = log.append_group(Group.of([b"1 100", b"2 50"]), partition=0).result()
             receipt.ids  # one after the other
 
-        The group's bodies go into the log as they are, without the client's serializer. `expectations` and `changes`
-        belong to the group as a whole, as do `copies` and `zones`, which are those of `append`. Raises what `append`
-        raises, and `BodyTooLarge` for a group past `Limits`.
+        The bodies go into the log as they are, without the client's serializer. `expectations`, `changes`, `copies` and
+        `zones`, as in `append`, are of the whole group. Raises what `append` raises, and `BodyTooLarge` for a group
+        past `Limits`.
         """
         return Receipt(
             self._background,
@@ -414,16 +411,16 @@ class Log:
     def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what the partition waits for; and `ClientAhead`, or
-        another error that stopped the partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition, such as
+        `ClientAhead`.
         """
         return waited(self._background, lambda: self._log.ready(partition, timeout=timeout))
 
     def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of every append made to the partition so far is known.
+        """Wait until the fate of every append made to the partition so far is known; their receipts have it.
 
         Returns the partition's committed high-water mark at that time. Raises `DeadlineExceeded` after `timeout`
-        seconds, and the error that stopped the partition. Says nothing of how the appends ended: their receipts do.
+        seconds, and the error that stopped the partition.
         """
         return waited(self._background, lambda: self._log.flush(partition, timeout=timeout))
 
@@ -435,8 +432,7 @@ class Log:
             producer = log.producer("billing", partition=0)
             producer.append(producer.last_sequence + 1, b"invoice 17")
 
-        Raises `BadOption` for a name that is empty or longer than a register's key allows, `RegistersFull` when the
-        partition has no room for the producer's register, and `DeadlineExceeded` after `timeout` seconds (default
+        Raises `BadOption` for an invalid name, `RegistersFull`, and `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
         return Producer(
@@ -453,9 +449,9 @@ class Log:
                 while lease.held:
                     ...
 
-        `duration_s`, 1 to 60 seconds, is for how long it is held without being renewed: after the death of a holder
-        others wait for so long. All that ask for a name must give the same. `note` is for whoever lists the leases.
-        Raises `BadOption`, `UnknownPartition`, `Closed`.
+        `duration_s`, 1 to 60 seconds, is for how long it is held without being renewed, and others wait after the death
+        of a holder; the same for all that ask for the name. `note` is for whoever lists the leases. Raises `BadOption`,
+        `UnknownPartition`, `Closed`.
         """
         return Lease(
             self._background,
@@ -465,7 +461,7 @@ class Log:
     def list_leases(
         self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
     ) -> list[ListedLease]:
-        """Return the leases of the partition that are held, by anybody, and whose names begin with `prefix`.
+        """Return the leases of the partition that anybody holds and whose names begin with `prefix`.
 
         Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
@@ -483,10 +479,10 @@ class Log:
         """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
 
         `view` is a `SqlView`: each transaction counts exactly once in its database. Or `handler` is a plain function
-        that is given each transaction in order, at least once. All members of a group give the same. `lease_s`, 1 to 60
-        seconds, is for how long others wait for a member that has died or hangs; the same for all. A transaction, a
-        view's run or a take-over that takes longer than `progress_s_max` seconds is told as trouble in
-        `WorkerGroup.health`, and not broken off. Raises `BadOption`, `Closed`.
+        that is given each transaction in order, at least once. `lease_s`, 1 to 60 seconds, is for how long others wait
+        for a member that has died or hangs. All members give the same. A transaction, a view's run or a take-over that
+        takes longer than `progress_s_max` seconds is told as trouble in `WorkerGroup.health`. Raises `BadOption`,
+        `Closed`.
 
         The handler runs in threads of the group, one for each partition that is being worked on, and may wait, for this
         log, too.
@@ -496,7 +492,7 @@ class Log:
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
         """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
 
-        Without a view, the last id that this client was fed, or the committed high-water mark at which its feed began.
+        Without a view, the last id that it was fed, or the committed high-water mark at which its feed began.
         """
         return self._background.now(lambda: self._log.applied(partition))
 
@@ -505,16 +501,15 @@ class Log:
     ) -> None:
         """Wait until this client's view has applied `id`.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what holds up the view; and the error that stopped the
-        partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition.
         """
         return waited(self._background, lambda: self._log.wait_applied(id, partition, timeout=timeout))
 
     def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """Return the partition's committed high-water mark; -1 for an empty partition.
 
-        The owner proves it after the request arrived, so it is never older than this call. Raises `DeadlineExceeded`
-        after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Proved by the owner after the request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.high_water_mark(partition, timeout=timeout))
 
@@ -534,10 +529,9 @@ class Log:
 
         A server may end the wait before `timeout`: after its `ServerSettings.read_wait_s_max`, 30 seconds by default.
 
-        Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
-        after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
-        raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
-        `ClientSettings.answer_s_max` seconds.
+        Returns the committed high-water marks of those that answered first and have moved on; an empty dict after
+        `timeout` seconds, or at once if no partition is given. Raises `DeadlineExceeded` when an owner has not answered
+        within `timeout` plus `ClientSettings.answer_s_max` seconds.
         """
         return waited(self._background, lambda: self._log.wait_committed(above, timeout=timeout))
 
@@ -546,8 +540,8 @@ class Log:
     ) -> bytes | None:
         """Return the value of a register; None if the register is absent.
 
-        The owner proves it after the request arrived, so it is never older than this call. Raises `BadOption` for an
-        invalid key, and `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Proved by the owner after the request arrived. Raises `BadOption` for an invalid key, and `DeadlineExceeded`
+        after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.register(key, partition, timeout=timeout))
 
@@ -556,20 +550,18 @@ class Log:
     ) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, with their values, in the order of their keys.
 
-        The owner proves them after each request arrived, in pages of up to 4,096 registers or about 256 KiB. All of one
-        page is of one moment. A register that changes between two pages is returned with its old or its new value; one
-        that is present all the time is returned, and none is returned twice. The library's own registers are included:
-        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks, those with `group/` to
-        worker groups. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all
-        pages (default `ClientSettings.answer_s_max`).
+        In pages of up to 4,096 registers or about 256 KiB, each of one moment and proved by the owner after its request
+        arrived. A register that changes meanwhile is returned with its old or its new value. The library's own
+        registers are included: keys under `producer/` are producers', under `spark/` Spark sinks', under `group/`
+        worker groups'. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over
+        all pages (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.list_registers(prefix, partition, timeout=timeout))
 
     def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """Return the health report of the server that owns the partition: a parsed JSON document.
 
-        Its field `client` is of this client: `clock_ahead_s`, how far the clock of this machine is ahead of its
-        server's (see the property of this name). Raises `DeadlineExceeded` after `timeout` seconds (default
+        Its field `client` has this client's `clock_ahead_s`. Raises `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.health(partition, timeout=timeout))
@@ -579,20 +571,19 @@ class Log:
     ) -> tuple[TransactionId, bool]:
         """Have the storage nodes drop, for good, some of the history below id `before`; repeat until done.
 
-        Meant for `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of
-        the verified fragments. Returns the first id that all storage nodes of the session still hold, and whether
-        nothing is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other
-        fragments or another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after
-        `timeout` seconds (default `ClientSettings.answer_s_max`).
+        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
+        verified fragments. Returns the first id that all storage nodes of the session still hold, and whether nothing
+        is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other fragments or
+        another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after `timeout` seconds
+        (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.trim(partition, before, fragments, timeout=timeout))
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Return why a partition is stopped, is not mounted, commits nothing, or why its view does not advance.
 
-        When disks are full or a quorum is missing, the error names the storage nodes. A view that has been applying the
-        same transaction or run for 5 s counts as trouble, too. None if no trouble is known at the moment, or if the
-        partition was never used.
+        None if nothing is known, or the partition was never used. When disks are full or a quorum is missing, the error
+        names the storage nodes. A view that has been applying the same for 5 s counts as trouble, too.
         """
         return self._background.now(lambda: self._log.trouble(partition))
 

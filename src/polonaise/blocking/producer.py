@@ -57,11 +57,10 @@ class Producer:
         A repetition appends nothing, and returns the id of the first time. Failures that may pass are tried again.
 
         Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
-        that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
-        body or header, and `AppendUnknown` after `timeout` seconds, or when the client is closed or the partition stops
-        while the append is on its way: append again with the same number, by a producer that was opened anew if this
-        one's client has ended, to learn what became of it. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`,
-        `RegistersFull`, `BadOption`, `Closed`.
+        that is neither the next nor one of the last 16; `ProducerDiffers` for one that is in the log with another body
+        or header. `AppendUnknown`, after `timeout` seconds or when the client or the partition ends meanwhile: append
+        again with the same number, by a producer of a new client if this one is closed, to learn what became of it.
+        Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`, `BadOption`, `Closed`.
         """
         return waited(
             self._background, lambda: self._producer.append(sequence, data, header=header, locks=locks, timeout=timeout)

@@ -32,11 +32,10 @@ class Receipt:
         receipt.applied()  # this client's view has applied it
 
     `result` returns the receipt itself once the append is committed, and raises the error that it failed with. Any
-    number of threads may wait for it, at any time, again and again; giving up waiting changes nothing about the append.
+    number of threads may wait for it, again and again; giving up waiting changes nothing about the append.
 
     `id` is the transaction id, -1 until committed; `sequence` the number among the transactions that this client has
-    appended to the partition, from 1: both are those of the first one if the append is a group. `count` is the number
-    of transactions.
+    appended to the partition, from 1: both of the first one if the append is a group of `count`.
     """
 
     @property
@@ -51,12 +50,12 @@ class Receipt:
 
     @property
     def id(self) -> TransactionId:
-        """The transaction id, of a group the first one; -1 until committed."""
+        """Of a group the first one; -1 until committed."""
         return self._receipt.id
 
     @property
     def value(self) -> Any:
-        """The value that the context returned in the run that built this append; None without a context."""
+        """What the context returned in the run that built this append; None without a context."""
         return self._receipt.value
 
     @property
@@ -78,7 +77,7 @@ class Receipt:
     def done(self) -> bool:
         """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
 
-        That of an append that needs copies or zones is settled by their proof, not by the commit.
+        With `copies` or `zones` it is settled by their proof, not by the commit.
         """
         return self._receipt.done
 
@@ -96,7 +95,7 @@ class Receipt:
         """Wait until the append is committed and this client's own view has applied it.
 
         Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
-        `timeout` seconds. That changes nothing about the append: wait again.
+        `timeout` seconds: wait again, the append goes on.
         """
         return self._applied(timeout)
 

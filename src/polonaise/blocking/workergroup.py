@@ -64,13 +64,12 @@ class WorkerGroup:
         with log.group("billing", view=Invoices(url)) as group:  # joins; leaves at the end
             group.ended()
 
-    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. A
-    worker that was replaced and does not know it is fenced by an epoch, which its successor has raised.
+    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. One
+    that was replaced and does not know it is fenced by an epoch, which its successor has raised.
 
     With `view`, a `SqlView`, each transaction is applied exactly once: epoch, position and effect are one SQL
-    transaction. With `handler`, a plain function, each transaction is handled in order at least once: the position is
-    saved in a register of the partition about once a second, and at a hand-over; after a death what was handled since
-    comes again.
+    transaction. With `handler`, a plain function, it is handled in order at least once: the position is saved in a
+    register about once a second and at a hand-over; after a death what was handled since comes again.
     """
 
     @property
@@ -80,14 +79,13 @@ class WorkerGroup:
 
     @property
     def member(self) -> int:
-        """This member's number: no other member has it."""
+        """This member's number, which no other member has."""
         return self._group.member
 
     def leave(self) -> None:
         """Leave the group: what is being handled is brought to its end, and others take over at once.
 
-        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing, nor does one in a
-        forked child.
+        Waits for at most `lease_s` seconds for that. Does nothing in a forked child.
 
         A handler that takes longer runs to its end in its thread, and its transaction comes again elsewhere. Nor does a
         call do anything for a log that was closed.
@@ -95,20 +93,20 @@ class WorkerGroup:
         return self._leave()
 
     def ended(self) -> None:
-        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
+        """Wait until this member can work no more, and raise why: `Closed` after `leave`."""
         return waited(self._background, self._group.ended)
 
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
-        """The partitions that this member works on at present; none in a forked child."""
+        """The partitions that this member works on at present."""
         return self._background.now(lambda: self._group.partitions)
 
     def health(self) -> dict[str, Any]:
         """Return what this member does, as a document for JSON.
 
         `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions, or
-        None if that of one of them is not known, or which these are; and by partition its `state`, `epoch`, `position`,
-        `lag`, and the `trouble` that keeps it from going on.
+        None if not known; and by partition its `state`, `epoch`, `position`, `lag`, and the `trouble` that keeps it
+        from going on.
         """
         return self._background.now(self._group.health)
 

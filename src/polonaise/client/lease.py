@@ -61,6 +61,7 @@ class Lease:
         failure: Callable[[], PolonaiseError | None],
     ) -> None:
         self.name = name
+        """The lease's name."""
         self.partition = partition
         """The partition whose owner grants it."""
         self.duration_s = duration_s

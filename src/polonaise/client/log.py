@@ -135,6 +135,7 @@ class Log(ReadableLog):
         self._submissions = 0
         self._leases = 0
         self.serializer = serializer
+        """The serializer that the log was connected with; None without one."""
 
     # ------------------------------------------------------------------ contexts
 

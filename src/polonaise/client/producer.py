@@ -57,6 +57,7 @@ class Producer:
         settings: ClientSettings,
     ) -> None:
         self.name = name
+        """The producer's name."""
         self.epoch: int = produced.epoch
         """How often the producer was opened, this time included."""
         self.last_sequence: int = produced.last_sequence

@@ -36,8 +36,10 @@ class Receipt(Pending):
     def __init__(self, condition: PartitionCondition, count: int, size: int) -> None:
         self._condition = condition
         self.count = count
+        """The number of transactions of the append."""
         self.size = size
         self.sequence: int = 0
+        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
         self.id = -1
         self.failure = None
         self.watchers = None

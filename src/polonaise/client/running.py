@@ -433,6 +433,7 @@ class Submission:
 
     @property
     def done(self) -> bool:
+        """Whether the submission has ended, in any way."""
         return self._task.done()
 
     def cancel(self) -> None:

@@ -84,6 +84,7 @@ class WorkerGroup:
         holder: int,
     ) -> None:
         self.name = name
+        """The group's name."""
         self.member = holder
         """This member's number, which no other member has."""
         self._client = log

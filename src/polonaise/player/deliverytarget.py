@@ -22,6 +22,7 @@ class DeliverySource(NamedTuple):
 
     @property
     def in_words(self) -> str:
+        """What an error calls it."""
         return f"target {self.target!r} of player {self.player!r}, for log {self.log_key.hex()}"
 
 

@@ -279,6 +279,7 @@ class Draft:
 
     @property
     def sent_bytes(self) -> int:
+        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         return self.size + LOCK_BYTES * len(self.locks) + self._operation_bytes
 
     def end(self) -> None:

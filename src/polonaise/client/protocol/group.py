@@ -91,6 +91,7 @@ class Group:
 
     @property
     def size(self) -> int:
+        """The bytes of its bodies and locks."""
         return len(self.data) + LOCK_BYTES * len(self.lock_hashes)
 
     def _check(self) -> None:

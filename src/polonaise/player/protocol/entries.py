@@ -93,6 +93,7 @@ class DeliveryBatch(NamedTuple):
 
     @property
     def last(self) -> TransactionId:
+        """The id of the last entry."""
         return self.entries[-1].id
 
     @property
