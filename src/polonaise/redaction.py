@@ -114,8 +114,8 @@ def redacted(text: object, characters_max: int | None = None) -> str:
     return shown if characters_max is None else shortened(shown, characters_max)
 
 
-def redacted_address(address: str, characters_max: int | None = None) -> str:
-    """Return a text that is one address, right or wrong, without its secrets, cut to `characters_max`. An unescaped
+def redacted_address(address: str) -> str:
+    """Return a text that is one address, right or wrong, without its secrets. An unescaped
     password has blanks, slashes and at signs in it: within other text it has no end."""
     shown = _ADDRESS.search(address)
     if shown is not None:
@@ -123,7 +123,7 @@ def redacted_address(address: str, characters_max: int | None = None) -> str:
         # Behind the at sign of a query is more of its value.
         address = address[: shown.start()] + hidden + (address[shown.end() :] if hidden.endswith("@") else "")
     address = _OPTION.sub(_without_option, address)
-    return redacted(_DATABASE_ADDRESS.sub(_without_unknown, address), characters_max)
+    return redacted(_DATABASE_ADDRESS.sub(_without_unknown, address))
 
 
 def has_unescaped_password(address: str) -> bool:
@@ -146,9 +146,9 @@ def shortened(shown: str, characters_max: int) -> str:
     return shown if len(shown) <= characters_max else f"{shown[: characters_max - 1]}…"
 
 
-def redacted_line(text: object, characters_max: int | None = None) -> str:
-    """Return the first line of a text that is not blank, redacted, and then cut to `characters_max`."""
-    return redacted(redacted(text).strip().partition("\n")[0].rstrip(), characters_max)
+def redacted_line(text: object) -> str:
+    """Return the first line of a text that is not blank, redacted."""
+    return redacted(redacted(text).strip().partition("\n")[0].rstrip())
 
 
 def redacted_end(text: str, characters_max: int) -> str:

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, cre
 import polonaise
 from polonaise.errors import ProducerFenced
 from polonaise.player import DeliverySource, Fence, Player, PlayerSettings, RoutedEntry, SqlDeliveryTarget
-from polonaise.player.keptepochs import ASKED_TERM
+from polonaise.player.player import ASKED_TERM
 from polonaise.player.routing import PAYLOAD_BYTES_MAX
 from polonaise.terms import Transaction
 from rigs.deliverystreams import REMOTE, Remote

@@ -9,8 +9,7 @@ import pytest
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliveryhealth import targets_health
-from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking, TargetLag
-from polonaise.player.protocol.mainhistory import MainHistory
+from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking, MainHistory, TargetLag
 from polonaise.player.protocol.settings import PlayerSettings
 
 S = 1_000_000

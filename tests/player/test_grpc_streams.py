@@ -18,8 +18,7 @@ from polonaise.host.certificates import PLAYER, TARGET
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.grpctransport import channels, server
-from polonaise.player.grpctransport.endings import REASON_CHARACTERS_MAX
-from polonaise.player.grpctransport.endpoint import GrpcEndpoint
+from polonaise.player.grpctransport.endpoint import REASON_CHARACTERS_MAX, GrpcEndpoint
 from polonaise.player.grpctransport.messages import (
     METHOD,
     SERVICE,

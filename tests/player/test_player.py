@@ -31,8 +31,7 @@ from polonaise.log.producers import KEY_PREFIX
 from polonaise.player import remote, serve
 from polonaise.player.delivery import Delivery
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
-from polonaise.player.keptepochs import ASKED_TERM, check_kept_epochs
-from polonaise.player.player import Player
+from polonaise.player.player import ASKED_TERM, Player, check_kept_epochs
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings

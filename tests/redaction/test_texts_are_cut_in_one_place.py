@@ -24,7 +24,7 @@ MAY_CUT = {
     "admin/certificates.py: _at": "makes a name for a certificate of hosts that were checked to be such",
 }
 """Functions that cut texts by themselves, and why they may."""
-MAY_SHORTEN = {"player/grpctransport/endings.py", "player/grpctransport/endpoint.py"}
+MAY_SHORTEN = {"player/grpctransport/endpoint.py"}
 """Modules that cut a text without redacting it: an address is put before what a target says, and that is redacted."""
 
 TEXT_CALLS = {"str", "repr", "ascii", "format", "redacted", "redacted_text", "redacted_trace", "printable"}

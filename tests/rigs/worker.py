@@ -19,7 +19,7 @@ from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData
 import polonaise
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise.views.fences import Fences
+from polonaise.views.marks import Fences
 
 GROUP = "effects"
 schema = MetaData()

@@ -18,7 +18,7 @@ from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views import retrying, worker
-from polonaise.views.portions import Next, Portion
+from polonaise.views.retrying import Next, Portion
 from polonaise.views.sql import SqlView
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.databases import execute, small_packets_of

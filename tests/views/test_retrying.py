@@ -12,8 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import Closed, ViewUnavailable, ViewUnfit
 from polonaise.views import retrying
-from polonaise.views.portions import Portion
-from polonaise.views.retrying import _TAKEN, _TRIES, DrivenAway, RetryingWriter
+from polonaise.views.retrying import _TAKEN, _TRIES, DrivenAway, Portion, RetryingWriter
 
 
 class Held:

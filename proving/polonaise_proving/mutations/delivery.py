@@ -132,7 +132,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers",
     ),
     "kept-epochs-not-looked-at": Mutation(
-        "polonaise.player.keptepochs",
+        "polonaise.player.player",
         "for name, higher in kept.items() if higher > epoch}\n",
         "for name, higher in kept.items() if higher > epoch + (1 << 62)}\n",
         "P8: a log that was put back is delivered once its player was started often enough",

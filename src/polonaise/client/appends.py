@@ -13,9 +13,8 @@ from polonaise.client import waiting
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.copies import CopiedReceipt
 from polonaise.client.links import Stream, check_knows
-from polonaise.client.protocol.draft import Draft, bytes_of
+from polonaise.client.protocol.draft import Draft, bytes_of, operation_of
 from polonaise.client.protocol.group import Group
-from polonaise.client.protocol.needs import operation_of
 from polonaise.client.protocol.outstanding import AppendFailure, Pending, Unordered
 from polonaise.client.protocol.packing import Operations, Outgoing, frames, still_pending
 from polonaise.client.protocol.window import SENDS_MAX, AppendWindow, SentFrame

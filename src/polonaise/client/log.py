@@ -22,12 +22,12 @@ from polonaise.client.protocol.draft import (
     Expectation,
     checked_body,
     checked_header,
+    checked_needs,
     joined,
     operations,
 )
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.needs import checked_needs
 from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
 from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt

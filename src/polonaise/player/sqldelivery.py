@@ -34,7 +34,7 @@ from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
 from polonaise.views.lostmarks import check_kept, check_rows_kept, held_in
 from polonaise.views.marks import Marks, row_lost
-from polonaise.views.portions import Portion
+from polonaise.views.retrying import Portion
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection, check_undone
 

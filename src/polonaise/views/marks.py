@@ -1,11 +1,9 @@
-"""The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies.
-
-Beside it, the table with the view definition that produced a pipeline's rows.
-"""
+"""Tables of Polonaise's own beside a view's: applied high-water marks, what made a pipeline's rows, workers' epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
@@ -41,6 +39,8 @@ _DEFINITION: Final = 0
 """The key of the definition's row in the table of a `DefinitionKept`."""
 _GIVEN: Final = 1
 """The lowest key of the other rows in it: partition 0 has this one, and so on."""
+CLAIM: Final[PartitionId] = -1
+"""The number of no partition, in whose row the epoch is the number of the worker group that has claimed the table."""
 
 
 def first_row(
@@ -249,3 +249,54 @@ class DefinitionKept:
             marks.table, and_(marks.table.c.partition == number - _GIVEN, mark > NO_TRANSACTION)
         )
         return db.execute(select(number).select_from(kept).where(number >= _GIVEN, mark.is_(None))).first() is not None
+
+
+def group_number(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1
+
+
+class Fences:
+    """The epochs of partitions in one database: how often each was taken over by a worker. One group works with it."""
+
+    def __init__(self, name: str, schema: str | None = None) -> None:
+        self.table = transactional_table(
+            name,
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("changes", BigInteger, nullable=False),
+            schema=schema,
+        )
+        columns = self.table.c
+        at = columns.partition == bindparam("at")
+        self._raise = update(self.table).where(at).values(epoch=columns.epoch + 1)
+        self._select = select(columns.epoch).where(at)
+        # A change in each case: some drivers count only rows that an UPDATE has changed.
+        self._hold = (
+            update(self.table).where(at, columns.epoch == bindparam("mine")).values(changes=columns.changes + 1)
+        )
+
+    def add(self, db: Connection, partition: PartitionId, epoch: int = 0) -> None:
+        """Write the partition's row. Raises SQLAlchemy's `IntegrityError` if there is one, `ViewUnfit` if it is not as
+        written."""
+        db.execute(self.table.insert(), {"partition": partition, "epoch": epoch, "changes": 0})
+        if self.read(db, partition) is None:
+            raise row_lost(self.table, f"partition {partition}")
+
+    def read(self, db: Connection, partition: PartitionId) -> int | None:
+        return db.execute(self._select, {"at": partition}).scalar_one_or_none()
+
+    def take_over(self, db: Connection, partition: PartitionId) -> int | None:
+        """Raise the partition's epoch, and return it; None if the partition has no row. Waits until what is applied
+        under an earlier epoch is committed or rolled back: the mark that is read behind this has it."""
+        changed = cast("CursorResult[Any]", db.execute(self._raise, {"at": partition})).rowcount
+        return int(db.execute(self._select, {"at": partition}).scalar_one()) if changed else None
+
+    def replace_claim(self, db: Connection, before: int, after: int) -> None:
+        columns = self.table.c
+        claimed = update(self.table).where(columns.partition == CLAIM, columns.epoch == before)
+        db.execute(claimed.values(epoch=after))
+
+    def hold(self, db: Connection, partition: PartitionId, epoch: int) -> bool:
+        """Return whether this is the partition's epoch; if so, it stays so until the SQL transaction ends."""
+        values = {"at": partition, "mine": epoch}
+        return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1

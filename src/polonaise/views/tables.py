@@ -48,9 +48,8 @@ from polonaise.views.fitness import check_key, check_key_texts, check_spelling, 
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_left_out_kept, check_rows_kept, check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks, first_row
-from polonaise.views.refusals import RowsRefused, raise_for_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
-from polonaise.views.rowstatements import RowStatements, awake
+from polonaise.views.rowstatements import RowsRefused, RowStatements, awake, raise_for_row
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")

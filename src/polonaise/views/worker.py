@@ -12,8 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import Closed
 from polonaise.views.database import Database
-from polonaise.views.portions import Portion
-from polonaise.views.retrying import TRIED_S_MAX, RetryingWriter
+from polonaise.views.retrying import TRIED_S_MAX, Portion, RetryingWriter
 from polonaise.views.writerconnection import WriterConnection
 
 S = TypeVar("S")

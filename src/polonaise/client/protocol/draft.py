@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.client.protocol.arguments import checked_id, checked_key, checked_value, wrong
 from polonaise.client.protocol.locks import LOCK_BYTES, Lock, LockId
-from polonaise.client.protocol.needs import checked_needs
 from polonaise.errors import BadOption, BodyTooLarge, Closed, TooManyLocks
 from polonaise.log import registers
 from polonaise.terms import ChangeKind, ExpectationKind, LockMode, OwnKind, PartitionId, TransactionId
 from polonaise.wire.appends import CHANGE
-from polonaise.wire.copies import Needs
+from polonaise.wire.copies import NEEDED_MAX, Needs
 
 T = TypeVar("T")
 
@@ -418,3 +417,16 @@ def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
     draft.bodies.append((int(kind), checked_body(data, draft._limits)))
     draft.size += len(data)
     draft.operations.append((CHANGE + ChangeKind.OWN, b"", b""))
+
+
+def checked_needs(copies: int, zones: int) -> Needs | None:
+    """Return what an append needs, None for nothing: so many zones take as many copies. Raises `BadOption`."""
+    for name, value in (("copies", copies), ("zones", zones)):
+        if type(value) is not int or not 0 <= value <= NEEDED_MAX:
+            raise wrong(name, value, f"an integer, 0 to {NEEDED_MAX}")
+    return Needs(max(copies, zones), zones) if copies or zones else None
+
+
+def operation_of(needs: Needs) -> tuple[int, bytes, bytes]:
+    """Return the expectation by which the owner refuses an append that can't get the copies and zones it needs."""
+    return int(ExpectationKind.COPIES), b"", needs.encode()
