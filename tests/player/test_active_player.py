@@ -70,7 +70,7 @@ def test_a_target_of_another_log_is_refused_and_the_others_go_on() -> None:
     player.connect("a", applied={0: 50}, mark=9)
     player.connect("b", applied={0: 5}, mark=9)
     assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
-    assert "served another log" in player.machine.targets["a"].pairs[0].hindrance
+    assert "served another log" in player.machine.targets["a"].pairs[0].trouble_now
     player.fetch(6, "a", "b")
     assert player.sent() == [("b", 0, 5, [6])]
 
@@ -88,7 +88,7 @@ def test_a_target_of_another_log_stays_refused_when_the_log_has_grown_as_far() -
     player.tick(1.0)
     player.connect("a", term=2, applied={0: 50}, mark=59)
     assert not [each for each in player.sent() if each[0] == "a"]
-    assert "served another log" in player.machine.targets["a"].pairs[0].hindrance
+    assert "served another log" in player.machine.targets["a"].pairs[0].trouble_now
 
 
 def test_a_target_that_is_to_start_beyond_the_end_of_the_log_waits_and_keeps_no_other_waiting() -> None:
@@ -98,7 +98,7 @@ def test_a_target_that_is_to_start_beyond_the_end_of_the_log_waits_and_keeps_no_
     player.connect("a", applied={0: 5}, mark=9)
     player.connect("b", mark=9)
     assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
-    assert player.machine.targets["b"].pairs[0].hindrance == "it is to start after 20, and the log ends with 9"
+    assert player.machine.targets["b"].pairs[0].trouble_now == "it is to start after 20, and the log ends with 9"
     for number in range(6, 22):
         player.fetch(number, "a", "b")
     player.effects.clear()
@@ -138,7 +138,7 @@ def test_a_target_that_needs_what_was_trimmed_is_named_and_the_others_go_on() ->
     player.connect("a", term=2, applied={0: 10}, mark=40)
     player.connect("b", term=2, applied={0: 30}, mark=40)
     assert player.all(FollowPartition) == [FollowPartition(0, 2, 31)]
-    assert "which was trimmed: the log begins with 20" in player.machine.targets["a"].pairs[0].hindrance
+    assert "which was trimmed: the log begins with 20" in player.machine.targets["a"].pairs[0].trouble_now
 
 
 def test_what_an_earlier_main_stream_brings_is_passed_over() -> None:

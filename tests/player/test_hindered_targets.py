@@ -151,7 +151,7 @@ def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on(
     player.do("written", "a", 1)
     player.fetch(1, "a")
     player.do("refused", "a", 1, 0, 0, "no such account")
-    assert player.machine.targets["a"].pairs[0].hindrance == "it refuses the entry after id 0: no such account"
+    assert player.machine.targets["a"].pairs[0].trouble_now == "it refuses the entry after id 0: no such account"
     player.effects.clear()
     player.do("written", "a", 1)
     player.fetch(0, "a", partition=1)
@@ -214,7 +214,7 @@ def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> 
     (effect,) = player.all(ReadForTarget)
     assert player.sent() == [("b", 0, -1, [0])]
     player.do("recovery_failed", "b", 0, effect.read.number, "no server answers")
-    assert player.machine.targets["b"].pairs[0].hindrance == "no server answers"
+    assert player.machine.targets["b"].pairs[0].trouble_now == "no server answers"
     player.do("acknowledged", "b", 1, 0, 0)
     assert player.all(ReadForTarget) == []
     player.tick(1.0)

@@ -341,7 +341,7 @@ class PartitionAppends(PartitionCondition):
         brings it in the feed, or it is sent again; without `send_again` it fails then. Flushes end with
         `ConnectionLost`, and their callers send them again."""
         self._stream = None
-        self.hindrance = None
+        self.commit_trouble = None
         self._send_again = self._send_again and send_again
         self._outstanding.mounted_after = self._outstanding.sent
         self._sends_soon = False

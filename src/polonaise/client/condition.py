@@ -32,7 +32,7 @@ class PartitionCondition:
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is, and until the first attempt has failed. `Mounting` writes
         it."""
-        self.hindrance: PolonaiseError | None = None
+        self.commit_trouble: PolonaiseError | None = None
         """What keeps appends of a mounted partition from committing, by its server's word; None for nothing."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """Returns, in words, what an unmounted partition waits for; set by `Mounting`."""
@@ -50,7 +50,7 @@ class PartitionCondition:
             raise Closed("this partition is of no client that could ask its owner")
         await self.proofs.prove(id, needs)
 
-    def obstacle(self) -> str:
+    def why_it_waits(self) -> str:
         """Return what keeps an append waiting, for a message."""
         if self._stream is None:
             last = self.trouble or self.mark.trouble  # the view's, because a mount begins with the view's mark
@@ -68,7 +68,7 @@ class PartitionCondition:
         return self.because() or self.whereabouts()
 
     def _cause(self) -> str:
-        cause = self.hindrance or self.trouble
+        cause = self.commit_trouble or self.trouble
         return cause.text if cause is not None else ""
 
     def lag(self) -> str:
@@ -78,7 +78,7 @@ class PartitionCondition:
             return f"{applied}; {self.mark.trouble}"
         if self.mark.applying is not None:
             applied += f"; {self.mark.applying.describe(self.loop.time())}"
-        return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
+        return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.why_it_waits()}"
 
     def views_trouble(self) -> PolonaiseError | None:
         """Return why the view does not advance; None if nothing is known to be wrong. A view whose database hangs

@@ -79,6 +79,7 @@ class Lease:
         self._keeper: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._why = "it was never held"
+        self._trouble = ""
         self._silent_since_s: float | None = None
         """When the first request was made that has had no answer, nor any after it; None if there is none."""
 
@@ -104,21 +105,21 @@ class Lease:
         if self._acquiring:
             raise BadOption(f"lease {self.name!r} is being acquired already: make a Lease for each task that wants it")
         self._acquiring, self._silent_since_s = True, None
-        obstacle: list[str] = ["no answer yet"]
+        self._trouble = "no answer yet"
         try:
             async with asyncio.timeout(timeout_s):
                 await self.lost()  # it has run out, and the task that kept it is about to find that out
-                await self._acquire(obstacle)
+                await self._acquire()
         except TimeoutError:
             raise DeadlineExceeded(
                 f"lease {self.name!r} of partition {self.partition} could not be had within {timeout:g} s: "
-                f"{obstacle[-1]}"
+                f"{self._trouble}"
             ) from None
         finally:
             self._acquiring = False
 
-    async def _acquire(self, obstacle: list[str]) -> None:
-        """Ask until the lease is held; keep in `trouble` what it waits for."""
+    async def _acquire(self) -> None:
+        """Ask until the lease is held; keep in `_trouble` what it waits for."""
         while True:
             began_s = self._now_s()
             pause_s = _ASK_S
@@ -127,7 +128,7 @@ class Lease:
             except PolonaiseError as error:
                 if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
-                obstacle[:] = [str(error)]
+                self._trouble = str(error)
             else:
                 if answered.answer is LeaseAnswer.HELD:
                     self._tenure.renewed(began_s, self.duration_s)
@@ -136,9 +137,9 @@ class Lease:
                         self._tasks.add(self._keeper)
                         self._keeper.add_done_callback(self._kept)
                         return
-                obstacle[:] = [self._meaning(answered)]
+                self._trouble = self._meaning(answered)
                 if answered.answer is LeaseAnswer.OTHER_DURATION:
-                    raise BadOption(obstacle[0])
+                    raise BadOption(self._trouble)
                 if answered.remaining_ms:
                     pause_s = min(pause_s, answered.remaining_ms / 1000)
             # Not all that wait at the same moments: whoever comes first after a release has it.

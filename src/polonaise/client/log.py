@@ -344,7 +344,7 @@ class Log(ReadableLog):
             await appends.admission.wait(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"partition {appends.partition} was not ready within {timeout:g} s: {appends.obstacle()}"
+                f"partition {appends.partition} was not ready within {timeout:g} s: {appends.why_it_waits()}"
             ) from appends.trouble
 
     async def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
@@ -359,7 +359,7 @@ class Log(ReadableLog):
             return await appends.flush(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"partition {appends.partition} was not flushed within {timeout:g} s: {appends.obstacle()}"
+                f"partition {appends.partition} was not flushed within {timeout:g} s: {appends.why_it_waits()}"
             ) from appends.trouble
 
     async def producer(
@@ -594,7 +594,7 @@ class Log(ReadableLog):
         if used is None:
             return None
         appends = used.appends
-        return appends.stopped or appends.trouble or appends.hindrance or appends.views_trouble()
+        return appends.stopped or appends.trouble or appends.commit_trouble or appends.views_trouble()
 
     def decode(self, tx: Transaction) -> Any:
         """Return the value of a transaction, decoded by the client's serializer; without one, its data, bytes."""

@@ -358,7 +358,7 @@ class Mounting:
             case Mounted() if request == attempt.request and not attempt.ready:
                 self._answered(attempt, message)
             case Mounted() if not request and attempt.ready:
-                self._take_hindrance(message)
+                self._take_commit_trouble(message)
             case Mounted():
                 pass
             case Refused():
@@ -424,14 +424,14 @@ class Mounting:
                 attempt.end(fault("wrong_generation", text))
                 return
 
-    def _take_hindrance(self, message: Mounted) -> None:
+    def _take_commit_trouble(self, message: Mounted) -> None:
         """Remember what keeps the appends of a ready mount from being committed, or that nothing does any more."""
-        before, self._appends.hindrance = self._appends.hindrance, None
+        before, self._appends.commit_trouble = self._appends.commit_trouble, None
         if message.state == MountState.NOT_READY:
-            hindrance = PartitionNotReady(f"partition {self._partition} commits nothing now: {message.reason}")
-            self._appends.hindrance = hindrance
-        if (before is None) != (self._appends.hindrance is None):
-            _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
+            trouble = PartitionNotReady(f"partition {self._partition} commits nothing now: {message.reason}")
+            self._appends.commit_trouble = trouble
+        if (before is None) != (self._appends.commit_trouble is None):
+            _log.info("%s", self._appends.commit_trouble or f"partition {self._partition} commits again")
 
     def _answered(self, attempt: _Attempt, message: Mounted) -> None:
         try:

@@ -178,7 +178,7 @@ async def open_producer(
                 await asyncio.sleep(backoff.pause_s(host.random.random()))
     except TimeoutError:
         raise DeadlineExceeded(
-            f"producer {name!r} could not be opened within {timeout:g} s: {appends.obstacle()}"
+            f"producer {name!r} could not be opened within {timeout:g} s: {appends.why_it_waits()}"
         ) from appends.trouble
 
 

@@ -112,7 +112,7 @@ class Receipt(Pending):
             await self.wait(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{which} is not decided after {timeout:g} s: {condition.obstacle()}; "
+                f"{which} is not decided after {timeout:g} s: {condition.why_it_waits()}; "
                 "it may still commit, so await the receipt again"
             ) from condition.trouble
         await self

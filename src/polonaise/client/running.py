@@ -242,7 +242,7 @@ class _Run:
         try:
             await appends.admission.take(self.deadline_s)
         except TimeoutError:
-            raise self._expired(appends.obstacle()) from None
+            raise self._expired(appends.why_it_waits()) from None
         self._began_s = appends.loop.time()
         return appends.mark.value
 
@@ -344,9 +344,9 @@ class _Run:
         if isinstance(error, asyncio.CancelledError):
             appends.withdraw(receipt)
             raise error
-        obstacle = appends.obstacle()  # before withdrawing, which would leave this append out of what is undecided
+        why = appends.why_it_waits()  # before withdrawing, which would leave this append out of what is undecided
         if appends.withdraw(receipt):
-            raise self._expired(f"the append was never sent: {obstacle}") from None
+            raise self._expired(f"the append was never sent: {why}") from None
         if not receipt.settled:
             raise AppendUnknown(
                 f"append {receipt.sequence} to partition {appends.partition} was sent and is not decided after "

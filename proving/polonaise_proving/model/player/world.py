@@ -199,7 +199,7 @@ class PlayerWorld:
                 machine = self.players[number].machine
                 self._do(number, machine.mark_told(partition, request, mark, _NOW_S))
                 pairs = (pair for target in machine.targets.values() for pair in target.pairs.values())
-                if any("another log" in pair.hindrance for pair in pairs):
+                if any("another log" in pair.trouble_now for pair in pairs):
                     raise Broken("a target is said to have served another log")
                 if any(main.lost for main in machine.partitions.values()):
                     raise Broken("the log is said to have been put back")

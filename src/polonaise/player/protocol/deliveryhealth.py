@@ -30,8 +30,8 @@ def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Containe
             lags[key] = None
         else:
             lags[key] = max(0, max(main.current, main.mark) - max(pair.delivered, pair.start_after))
-        if pair.hindrance:
-            hindered[key] = pair.hindrance
+        if pair.trouble_now:
+            hindered[key] = pair.trouble_now
         elif (goes_on := stream.slow.get(partition)) is not None:
             (slow if goes_on else hindered)[key] = _late(machine, goes_on=goes_on)
         # That the stream is up again says little, until the target has applied something that it lacks.

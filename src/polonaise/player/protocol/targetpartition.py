@@ -106,7 +106,7 @@ class TargetPartition:
         return bool(self.trouble) or (self.queue is not None and self.queue.failed_read is not None)
 
     @property
-    def hindrance(self) -> str:
+    def trouble_now(self) -> str:
         """Why the target is not served now, or not caught up; empty if it is, and if there is no stream to it."""
         match self.state:
             case Unproved():
