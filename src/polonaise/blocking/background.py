@@ -1,8 +1,8 @@
 """A background thread with an event loop, in which other threads run functions and coroutines.
 
-An exception may break off a waiting thread anywhere: a handler of signals raises it in the main thread, between any two
-steps. So threads share no lock with each other or with the background thread. Each call has a queue of its own, from
-which only this call takes; what is broken off leaves nothing behind that others wait for.
+A handler of signals may break off a waiting thread between any two steps. So threads share no lock with each other or
+with the background thread: each call has a queue of its own, and what is broken off leaves nothing behind that others
+wait for.
 """
 
 from __future__ import annotations
@@ -31,21 +31,17 @@ _log = logging.getLogger("polonaise.client")
 CLOSE_S_MAX: Final = 10.0
 """Seconds for which `close` waits for the background thread, which application code may be holding up."""
 _EXIT_S_MAX: Final = 1.0
-"""Seconds for which a program that ends without `close` waits for the background thread."""
+"""Seconds for which a program that ends without `close` waits for it."""
 _CANCEL_S_MAX: Final = 1.0
 """Seconds for which the thread's last tasks may clean up behind themselves."""
 
 
 class CallOutcome(NamedTuple, Generic[T]):
-    """What a call comes to: a result, or an error."""
-
     result: T | None
     error: BaseException | None = None
 
 
 class Call(Generic[T]):
-    """The calling thread's handle on what it asked of the background thread."""
-
     __slots__ = ("_background", "_come_to", "_undo", "given_up", "inbox", "task")
 
     def __init__(self, background: Background, undo: Callable[[T], object] | None = None) -> None:
@@ -56,14 +52,13 @@ class Call(Generic[T]):
         """What the call has come to, as only the background thread knows; None before."""
         # By the name in its module: gevent may have put another one there.
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """What the background thread tells the calling one: last of all the `CallOutcome`. More are not looked at."""
+        """What the background thread tells the calling one: last of all the `CallOutcome`."""
         self.task: asyncio.Task[T] | None = None
-        """The task of the awaitable; None before it has begun, and for a function that does not wait."""
+        """Of the awaitable; None before it has begun, and for a function that does not wait."""
         self.given_up = False
         """Whether the calling thread was broken off: what has not begun by then does not begin."""
 
     def settle(self, outcome: CallOutcome[T]) -> None:
-        """Tell the calling thread what has become of the call."""
         self._background.calls.discard(self)
         self._come_to = outcome
         self.inbox.put(outcome)
@@ -71,14 +66,13 @@ class Call(Generic[T]):
             self._take_back()
 
     def result(self) -> T:
-        """Wait for the outcome; return the result or raise the error."""
         outcome = self.inbox.get()
         if outcome.error is not None:
             raise outcome.error
         return outcome.result  # type: ignore[no-any-return]
 
     def give_up(self) -> None:
-        """Cancel the awaitable, or undo what it has done, without waiting. For a thread that was broken off."""
+        """Cancel the awaitable, or undo what it has done, without waiting, for a thread that was broken off."""
         self.given_up = True
         self._background.calls.discard(self)
         self._background.post(self._take_back)
@@ -95,12 +89,9 @@ class Call(Generic[T]):
 
 
 class Background:
-    """A background thread with an event loop, until `close`.
-
-    `call` and `now` may be used from any number of threads. They run what they are given in the background thread, and
-    return its result, or raise its error. `close` releases every thread that waits, whatever the background thread is
-    doing. Nothing here keeps the interpreter from exiting.
-    """
+    """A background thread with an event loop, until `close`. `call` and `now`, from any number of threads, run what
+    they are given in the background thread. `close` releases every thread that waits, whatever the background thread is
+    doing. Nothing here keeps the interpreter from exiting."""
 
     def __init__(self, name: str) -> None:
         """Start the thread. Raises `HalfPatched`, where no thread would tell another one anything."""
@@ -110,8 +101,8 @@ class Background:
         keep_apart(self._loop)
         self._loop.set_task_factory(self._new_task)  # type: ignore[arg-type]
         self._tasks: set[asyncio.Task[Any]] = set()
-        """The tasks that have not ended. A forked child has them as well, and must never let go of them: it would run
-        their last steps, on connections that are the parent's."""
+        """Those that have not ended. A forked child must never let go of them: it would run their last steps, on
+        connections that are the parent's."""
         self.calls: set[Call[Any]] = set()
         """The calls whose threads are to be told an outcome."""
         self._closed = False
@@ -120,9 +111,9 @@ class Background:
         self._stopped = False
         """Whether the thread has begun its last steps. Only the background thread looks at it."""
         self._ended_by: BaseException | None = None
-        """What ended the thread before `close` did; None if nothing has."""
+        """What ended the thread before `close` did."""
         self._failure: Exception | None = None
-        """The error that the function given to `close` raised, for the first that waits for it; else None."""
+        """The error of the function given to `close`, for the first that waits for it."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
@@ -157,10 +148,8 @@ class Background:
             self._release_all()
 
     def _complete(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the loop until the work is done, whoever stops the loop meanwhile.
-
-        `close`, the end of the program and code of the application may each do so when the thread is ending already.
-        """
+        """Run the loop until the work is done, whoever stops the loop meanwhile: `close`, the end of the program or
+        application code."""
         task = self._loop.create_task(work)
         task.add_done_callback(lambda _: self._loop.stop())
         while not task.done():
@@ -171,10 +160,7 @@ class Background:
         retrieve(task)  # whatever it has failed with, the thread goes on to tell all who wait
 
     async def _cancel_all(self) -> None:
-        """End the tasks that the loop still runs, as the library's own act, and mark their errors as seen.
-
-        A thread that waits for one of these tasks learns of its end through `_hand_over`.
-        """
+        """End the tasks that the loop still runs, as the library's own act, and mark their errors as seen."""
         until_s = self._loop.time() + _CANCEL_S_MAX
         # Again and again: what other threads have asked for may begin only now.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -187,16 +173,13 @@ class Background:
                 return
 
     def _release_all(self) -> None:
-        """Tell every thread that still waits that there is nothing to wait for."""
         while self.calls:
             with suppress(KeyError):  # it was settled just now
                 self.calls.pop().settle(CallOutcome(None, self._closed_error()))
 
     def _at_exit(self) -> None:
-        """Stop the loop when a program ends without `close`.
-
-        A loop that goes on while the interpreter is torn down would print errors.
-        """
+        """Stop the loop when a program ends without `close`: it would print errors while the interpreter is torn
+        down."""
         if self._pid == os.getpid():
             self._closed = True
             self.post(self._loop.stop)
@@ -204,16 +187,15 @@ class Background:
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is the background thread."""
         return threading.current_thread() is self._thread
 
     def call(self, make: Callable[[], Awaitable[T]], undo: Callable[[T], object] | None = None) -> T:
         """Call `make` in the background thread, await what it returns, and return the result.
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled, or not begun; if it has ended
-        by then, `undo` is called in the background thread with its result, which nobody got. Raises what the awaitable
-        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for
-        itself; `Forked` in a child process; and `Closed` once `close` was called.
+        by then, `undo` is called with its result in the background thread. Raises what the awaitable raises;
+        `WrongThread` in the background thread, which would wait for itself; `Forked` in a child process; and `Closed`
+        once `close` was called.
         """
         call: Call[T] = Call(self, undo)
         try:
@@ -224,10 +206,8 @@ class Background:
             raise
 
     def begin(self, call: Call[T], make: Callable[[], Awaitable[T]]) -> None:
-        """Begin what `call` does, without waiting, with a new call, whose `result` waits. Raises as `call`.
-
-        Whoever calls it gives the call up in the end, unless it has its result.
-        """
+        """Begin what `call` does, without waiting, with a new call, whose `result` waits. Raises as `call`. Whoever
+        calls it gives the call up in the end, unless it has its result."""
         if self.is_current:
             raise WrongThread(
                 "a method that waits was called in the background thread, for which it would wait: views (but for "
@@ -243,11 +223,9 @@ class Background:
         self._ask(call, start)
 
     def now(self, do: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-        """Run a function that does not wait in the background thread, and return its result.
-
-        Runs the function at once if the calling thread is the background thread. `undo` as for `call`. Raises what the
-        function raises, `Forked` and `Closed`.
-        """
+        """Run a function that does not wait in the background thread, and return its result. At once, if the calling
+        thread is the background thread. `undo` as for `call`. Raises what the function raises, `Forked` and
+        `Closed`."""
         if self.is_current:
             return do()
         call: Call[T] = Call(self, undo)
@@ -292,10 +270,8 @@ class Background:
         self._loop.create_task(_awaited(make)).add_done_callback(retrieve)
 
     def post(self, do: Callable[[], object]) -> None:
-        """Run a function in the background thread without waiting for it.
-
-        Does nothing once the thread's loop is closed, or in a child process.
-        """
+        """Run a function in the background thread without waiting for it; do nothing once its loop is closed, or in a
+        child process."""
         if self._pid != os.getpid():
             return
         try:
@@ -322,7 +298,6 @@ class Background:
             raise self._closed_error() from None
 
     def _closed_error(self) -> Closed:
-        """Return the error for a call of a log that this process has closed, or whose thread has ended."""
         if self._ended_by is None:
             return Closed("this log was closed: connect a new one")
         error = f"{type(self._ended_by).__name__}: {redacted(self._ended_by)}"
@@ -330,7 +305,6 @@ class Background:
         return Closed(f"{what}: connect a new one")
 
     def _hand_over(self, task: asyncio.Task[T], call: Call[T]) -> None:
-        """Give the task's result or error to the thread that waits for it."""
         if task.cancelled():
             # By `close`, or else by itself: what the application's code awaited was cancelled.
             call.settle(CallOutcome(None, self._closed_error() if self._closed else asyncio.CancelledError()))
@@ -340,12 +314,10 @@ class Background:
             call.settle(CallOutcome(task.result()))
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
-        """Await what `last` returns in the background thread, and end the thread. A second call only waits.
-
-        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
-        what `last` raises, once the thread has ended, and `WrongThread` in the background thread. Does nothing in a
-        child process. A call that is broken off closes all the same, or the next call does.
-        """
+        """Await what `last` returns in the background thread, and end the thread. Waits for at most `CLOSE_S_MAX`
+        seconds: a thread that application code does not let go is left behind. Raises what `last` raises, once the
+        thread has ended, and `WrongThread` in the background thread. Does nothing in a child process. A call that is
+        broken off closes all the same, or the next call does."""
         if self._pid != os.getpid():
             return
         if self.is_current:

@@ -110,10 +110,7 @@ def _connect(address: str, **options: Any) -> Log:
 
 
 def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
-    """Enter an asynchronous context manager in a new background thread; return the thread and the context manager.
-
-    Raises what entering raises.
-    """
+    """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
     context = TaskBoundContext(make)
     background = Background(name)
     try:
@@ -127,8 +124,7 @@ def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple
 class TaskBoundContext(Generic[T]):
     """An asynchronous context manager that one task enters and leaves, whichever task calls `open` and `close`.
 
-    Each `Background.call` has a task of its own, and what a context manager holds, such as a timeout, may be left only
-    by the task that entered it.
+    Each `Background.call` has a task of its own, and a timeout may be left only by the task that entered it.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -138,7 +134,6 @@ class TaskBoundContext(Generic[T]):
         self.value: T
 
     async def open(self) -> None:
-        """Enter the context manager. Raises what entering raises."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(opened))
         await opened

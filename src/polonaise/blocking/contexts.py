@@ -29,10 +29,8 @@ _OTHERS: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, insp
 
 
 def check_plain(function: object, name: str, call: str) -> None:
-    """Raise `BadOption` for what can't be called, or runs nothing of its code when it is.
-
-    `name` says what the function is to the application, and `call` how it is passed.
-    """
+    """Raise `BadOption` for what can't be called, or runs nothing of its code when it is. `name` says what the function
+    is to the application, and `call` how it is passed."""
     if not callable(function):
         raise wrong(name, function, f"a plain function, not called: {call}")
     if any(is_other(each) for is_other in _OTHERS for each in (function, type(function).__call__)):
@@ -42,10 +40,7 @@ def check_plain(function: object, name: str, call: str) -> None:
 
 
 def returned_plainly(returned: T, name: str) -> T:
-    """Return what a plain function has returned. Raises `BadOption` for what runs only once it is awaited or asked.
-
-    Nothing of its code has run. `name` says what the function is to the application.
-    """
+    """Return what a plain function has returned. Raises `BadOption` for what runs only once it is awaited or asked."""
     if inspect.iscoroutine(returned):
         returned.close()
     elif not inspect.isgenerator(returned) and not inspect.isasyncgen(returned):
@@ -55,11 +50,9 @@ def returned_plainly(returned: T, name: str) -> T:
 
 
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
-    """Await `run(context)` in the background thread, with each run of the context in the calling thread.
-
-    Returns the result of `run`, or raises its error; `BadOption` for a coroutine function as context. If waiting ends
-    early, as by `KeyboardInterrupt`, `run` is cancelled.
-    """
+    """Await `run(context)` in the background thread, with each run of the context in the calling thread. Returns the
+    result of `run`, or raises its error; `BadOption` for a coroutine function as context. If waiting ends early, as by
+    `KeyboardInterrupt`, `run` is cancelled."""
     check_plain(context, "context", "run(context, *args)")
     call: Call[T] = Call(background)
 
@@ -91,7 +84,7 @@ def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Except
 
 
 def _settling(result: asyncio.Future[Any], value: Any, error: Exception | None) -> Callable[[], None]:
-    """Return a function that settles the future; to be called in its loop's thread, the only one that may settle it."""
+    """Return a function that settles the future, in its loop's thread."""
 
     def settle() -> None:
         if result.done():

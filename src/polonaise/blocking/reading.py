@@ -27,10 +27,8 @@ class ResumableReader(Protocol[T_co]):
 
 
 class _Taken(NamedTuple, Generic[T]):
-    """The items that a thread took at once."""
-
     number: int
-    """Numbers the takes of one reading, from 1."""
+    """Counts the takes of one reading, from 1."""
     items: list[T]
 
 
@@ -44,7 +42,7 @@ class Reading(Generic[T]):
 
     For one thread at a time. The iteration ends at the end of the range, and never because of an error: after
     `DeadlineExceeded`, or a wait that was interrupted, it can be continued from where it was; another error is raised
-    again. If it is left before its end, `close` it, use it as a context manager, or leave it to the garbage collector.
+    again. To leave it before its end, `close` it, or use it as a context manager.
     """
 
     def __init__(self, background: Background, source: Callable[[], ResumableReader[T]], size: Callable[[T], int]):
@@ -136,8 +134,8 @@ class _Pump(Generic[T]):
         """Return what was read ahead, at least one item, or none at the end.
 
         Raises the error that the reading raised; the next call goes on reading. `number` is that of the last take that
-        the reading thread received. If a later take was returned here, the thread was interrupted while it waited for
-        that take, and the same items are returned again.
+        the reading thread received: if it was interrupted while it waited for a later one, the same items are returned
+        again.
         """
         if self._handed.number > number:
             return self._handed
@@ -155,5 +153,4 @@ class _Pump(Generic[T]):
         return self._handed
 
     def stop(self) -> None:
-        """Stop reading ahead."""
         self._task.cancel()
