@@ -60,11 +60,9 @@ class UnsupportedVersion(ProtocolError):
 
 
 class WrongClusterKey(PolonaiseError):
-    """The key of a cluster, or of a log, is not the one that is expected.
-
-    A peer, directory, file, fragment store or checkpoint is of another cluster, or of another log such as another
-    topic; or whoever has to name the cluster named another one.
-    """
+    """The key of a cluster, or of a log, is not the one that is expected. A peer, directory, file, fragment store or
+    checkpoint is of another cluster, or of another log such as another topic; or whoever has to name the cluster named
+    another one."""
 
     code = "wrong_cluster_key"
 
@@ -96,10 +94,8 @@ class ChangePending(PolonaiseError):
 
 
 class CopyNeeded(PolonaiseError):
-    """A copy of a partition, or a storage node, can't be removed, emptied or drained, because it is needed.
-
-    Too few copies in sync, zones or nodes would be left, or the node that is to be removed still has copies.
-    """
+    """A copy of a partition, or a storage node, can't be removed, emptied or drained, because it is needed. Too few
+    copies in sync, zones or nodes would be left, or the node that is to be removed still has copies."""
 
     code = "copy_needed"
 
@@ -133,11 +129,9 @@ class CertificateRefused(PolonaiseError):
 
 
 class CertificateUnusable(PolonaiseError):
-    """This process's own TLS files, or those of a CA that is to sign certificates, can't be used.
-
-    One is missing, can't be read, has expired, or does not fit the others, the role or the use. The message names the
-    file. Nothing was connected or listened to.
-    """
+    """This process's own TLS files, or those of a CA that is to sign certificates, can't be used. One is missing, can't
+    be read, has expired, or does not fit the others, the role or the use. The message names the file. Nothing was
+    connected or listened to."""
 
     code = "certificate_unusable"
 
@@ -165,10 +159,8 @@ class DiskFull(PolonaiseError):
 
 
 class DiskFailed(PolonaiseError):
-    """A read, write or sync failed, or another call to the system.
-
-    After a failed sync, what was not synced before counts as lost.
-    """
+    """A read, write or sync failed, or another call to the system. After a failed sync, what was not synced before
+    counts as lost."""
 
     code = "disk_failed"
 
@@ -180,10 +172,8 @@ class AccessDenied(DiskFailed):
 
 
 class DirectoryGone(DiskFailed):
-    """A directory in use, or a file that holds its place, was removed, moved or replaced.
-
-    Nobody who opens it by its name finds what this process writes.
-    """
+    """A directory in use, or a file that holds its place, was removed, moved or replaced. Nobody who opens it by its
+    name finds what this process writes."""
 
     code = "directory_gone"
 
@@ -208,11 +198,9 @@ class NotFound(PolonaiseError):
 
 
 class ControlFileDamaged(PolonaiseError):
-    """The control file's header, or both copies or the newest one of a partition's promises, are unreadable.
-
-    With a damaged header the whole directory stays closed, with damaged promises that one partition. Nothing is
-    emptied: promises that can't be read may have been made.
-    """
+    """The control file's header, or both copies or the newest one of a partition's promises, are unreadable. With a
+    damaged header the whole directory stays closed, with damaged promises that one partition. Nothing is emptied:
+    promises that can't be read may have been made."""
 
     code = "control_file_damaged"
 
@@ -256,10 +244,8 @@ class NotJoined(PolonaiseError):
 
 
 class OutOfOrder(PolonaiseError):
-    """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked.
-
-    The message says what does not fit, such as where the copy ends, its CRC, or the session it has joined.
-    """
+    """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked. The
+    message says what does not fit, such as where the copy ends, its CRC, or the session it has joined."""
 
     code = "out_of_order"
 
@@ -286,10 +272,8 @@ class PartitionNotReady(PolonaiseError):
 
 
 class LogForked(PolonaiseError):
-    """There are different bytes for the same ids, in two replicas, a feed or an archive. Never repaired by guess.
-
-    The partition, or the job that met them, stops. Or an archive has other partitions for a topic than the cluster.
-    """
+    """There are different bytes for the same ids, in two replicas, a feed or an archive. Never repaired by guess. The
+    partition, or the job that met them, stops. Or an archive has other partitions for a topic than the cluster."""
 
     code = "log_forked"
 
@@ -309,9 +293,7 @@ class HeadNotReset(PolonaiseError):
 
 class InsufficientReplicas(PolonaiseError):
     """Fewer copies, or copies in fewer zones, can be had than each commit, this append, or a new topic or demand needs.
-
-    Or a server may not know of a new demand. Nothing was written or changed.
-    """
+    Or a server may not know of a new demand. Nothing was written or changed."""
 
     code = "insufficient_replicas"
     retry = Retry.AGAIN
@@ -335,10 +317,8 @@ class OwnTransaction(PolonaiseError):
 
 
 class ClientAhead(PolonaiseError):
-    """The application, or the table of a view, has applied transactions that the log does not have.
-
-    Its database is of another log, or the log was restored from a backup: compare before anything else.
-    """
+    """The application, or the table of a view, has applied transactions that the log does not have. Its database is of
+    another log, or the log was restored from a backup: compare before anything else."""
 
     code = "client_ahead"
 
@@ -384,10 +364,8 @@ class AppendUnknown(PolonaiseError):
 
 
 class CopiesUnproved(PolonaiseError):
-    """An append is committed, and it is not known whether it is on the copies, in the zones, that it needs.
-
-    It is in the log for good: do not append it again. Await `receipt` to go on waiting, unless the client has ended.
-    """
+    """An append is committed, and it is not known whether it is on the copies, in the zones, that it needs. It is in
+    the log for good: do not append it again. Await `receipt` to go on waiting, unless the client has ended."""
 
     code = "copies_unproved"
 
@@ -403,11 +381,8 @@ class Abandoned(PolonaiseError):
 
 
 class LockConflict(PolonaiseError):
-    """An append was refused: one of its locks may have been raised above its client high-water mark.
-
-    `conflict` is the id to have applied before building the transaction again; -1 if not known. `log.run` does so by
-    itself.
-    """
+    """An append was refused: one of its locks may have been raised above its client high-water mark. `conflict` is the
+    id to have applied before building the transaction again; -1 if not known. `log.run` does so by itself."""
 
     code = "lock_conflict"
     retry = Retry.REBUILT
@@ -444,10 +419,8 @@ class ProducerSequence(PolonaiseError):
 
 
 class ProducerDiffers(PolonaiseError):
-    """A producer used a number a second time for another body or header.
-
-    `first` is the id of what is in the log under this number.
-    """
+    """A producer used a number a second time for another body or header. `first` is the id of what is in the log under
+    this number."""
 
     code = "producer_differs"
 
@@ -457,10 +430,8 @@ class ProducerDiffers(PolonaiseError):
 
 
 class OnceDiffers(PolonaiseError):
-    """A key of `log.once` was used a second time, for another request.
-
-    `first` is the id of what was appended the first time.
-    """
+    """A key of `log.once` was used a second time, for another request. `first` is the id of what was appended the first
+    time."""
 
     code = "once_differs"
 
@@ -488,39 +459,31 @@ class WorkerFenced(PolonaiseError):
 
 
 class DeliveryStopped(PolonaiseError):
-    """A player delivers nothing more of a partition: a transaction can't be routed, or the log can't be read.
-
-    Nothing is skipped: once the cause is mended, a player that is started anew goes on there.
-    """
+    """A player delivers nothing more of a partition: a transaction can't be routed, or the log can't be read. Nothing
+    is skipped: once the cause is mended, a player that is started anew goes on there."""
 
     code = "delivery_stopped"
 
 
 class ViewUnavailable(PolonaiseError):
-    """A view's store can't be used at the moment, whatever the transaction.
-
-    A client tries again by itself; whoever else reads or writes the store gets this error.
-    """
+    """A view's store can't be used at the moment, whatever the transaction. A client tries again by itself; whoever
+    else reads or writes the store gets this error."""
 
     code = "view_unavailable"
     retry = Retry.AGAIN
 
 
 class ViewFailed(PolonaiseError):
-    """A view could not apply a transaction or name its mark, or its table took no rows of a job on Spark.
-
-    In a client, the partition waits, and the view is tried again after a pause.
-    """
+    """A view could not apply a transaction or name its mark, or its table took no rows of a job on Spark. In a client,
+    the partition waits, and the view is tried again after a pause."""
 
     code = "view_failed"
     retry = Retry.AGAIN
 
 
 class ViewUnfit(PolonaiseError):
-    """A view's store is not what the view needs; the message says what to change there.
-
-    In a client, the partition stops.
-    """
+    """A view's store is not what the view needs; the message says what to change there. In a client, the partition
+    stops."""
 
     code = "view_unfit"
 
@@ -567,20 +530,16 @@ class AddressInUse(PolonaiseError):
 
 
 class Overloaded(PolonaiseError):
-    """A bound is reached, such as that of a queue, and the request was not taken.
-
-    Or a peer was disconnected because it reads too slowly, or takes the most of a memory that is used up.
-    """
+    """A bound is reached, such as that of a queue, and the request was not taken. Or a peer was disconnected because it
+    reads too slowly, or takes the most of a memory that is used up."""
 
     code = "overloaded"
     retry = Retry.AGAIN
 
 
 class CoordinatorUnavailable(PolonaiseError):
-    """The coordinator did not answer, can't be read or written at the moment, or was changed by others at each try.
-
-    A change may have been made, unless the message says otherwise: read again.
-    """
+    """The coordinator did not answer, can't be read or written at the moment, or was changed by others at each try. A
+    change may have been made, unless the message says otherwise: read again."""
 
     code = "coordinator_unavailable"
     retry = Retry.AGAIN
@@ -600,20 +559,16 @@ class CoordinatorDamaged(PolonaiseError):
 
 
 class CoordinatorLost(CoordinatorDamaged):
-    """The coordinator holds no cluster, while storage nodes hold the data of one, or this process knew one there.
-
-    Leave the storage nodes' directories as they are: `polonaise cluster recover` makes the coordinator's values again.
-    """
+    """The coordinator holds no cluster, while storage nodes hold the data of one, or this process knew one there. Leave
+    the storage nodes' directories as they are: `polonaise cluster recover` makes the coordinator's values again."""
 
     code = "coordinator_lost"
 
 
 class CoordinatorOutdated(CoordinatorDamaged):
-    """The coordinator holds an older state than this process, or others that tell of it, have seen.
-
-    Restore its latest state. Meanwhile servers refuse requests for partitions of which they have seen a later state as
-    `ConsistencyLost`.
-    """
+    """The coordinator holds an older state than this process, or others that tell of it, have seen. Restore its latest
+    state. Meanwhile servers refuse requests for partitions of which they have seen a later state as
+    `ConsistencyLost`."""
 
     code = "coordinator_outdated"
 
@@ -626,10 +581,8 @@ class RecoveryUnsafe(PolonaiseError):
 
 class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
     """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
-
     Nothing is to be restored: the process that met it has to be upgraded. Meanwhile it believes none of the value and
-    replaces none of it.
-    """
+    replaces none of it."""
 
     code = "coordinator_newer"
 
@@ -653,19 +606,15 @@ class NotEmbeddedLog(PolonaiseError):
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process, or could not be started.
-
-    They stop when a disk fails, when their directory is gone, or when our code made a mistake.
-    """
+    """The nodes of an embedded log stopped themselves in this process, or could not be started. They stop when a disk
+    fails, when their directory is gone, or when our code made a mistake."""
 
     code = "host_failed"
 
 
 class HistoryTrimmed(PolonaiseError):
-    """The ids were dropped from storage nodes on an operator's word; the fragments of the archive have them.
-
-    `first` is the first id that the node which raised this still holds; 0 if not known.
-    """
+    """The ids were dropped from storage nodes on an operator's word; the fragments of the archive have them. `first` is
+    the first id that the node which raised this still holds; 0 if not known."""
 
     code = "history_trimmed"
 
@@ -682,11 +631,9 @@ class NotArchived(PolonaiseError):
 
 
 class FragmentsAhead(PolonaiseError):
-    """The fragment store holds higher ids than the log: acknowledged transactions are gone from the replicas.
-
-    Or the fragments are of another life of the log. Until an operator has decided, the server takes no appends for the
-    partition, and nothing is archived.
-    """
+    """The fragment store holds higher ids than the log: acknowledged transactions are gone from the replicas. Or the
+    fragments are of another life of the log. Until an operator has decided, the server takes no appends for the
+    partition, and nothing is archived."""
 
     code = "fragments_ahead"
 

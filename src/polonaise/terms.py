@@ -187,10 +187,8 @@ class ChangeKind(enum.IntEnum):
 
 
 class FailureReason(enum.IntEnum):
-    """The reasons why an append was not ordered, or not committed.
-
-    A number, the *value*, goes with each; it has a meaning only where one is told.
-    """
+    """The reasons why an append was not ordered, or not committed. A number, the *value*, goes with each; it has a
+    meaning only where one is told."""
 
     LOCK_CONFLICT = 0
     """May have been built on stale state; the value is the id to have applied before trying again."""

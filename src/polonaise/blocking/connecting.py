@@ -122,10 +122,8 @@ def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple
 
 
 class TaskBoundContext(Generic[T]):
-    """An asynchronous context manager that one task enters and leaves, whichever task calls `open` and `close`.
-
-    Each `Background.call` has a task of its own, and a timeout may be left only by the task that entered it.
-    """
+    """An asynchronous context manager that one task enters and leaves, whichever task calls `open` and `close`. Each
+    `Background.call` has a task of its own, and a timeout may be left only by the task that entered it."""
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make

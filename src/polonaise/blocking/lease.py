@@ -75,9 +75,8 @@ class Lease:
         return waited(self._background, self._lease.lost)
 
     def release(self) -> None:
-        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child.
-
-        If the owner can't be told, the lease runs out by itself.
+        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child. If the
+        owner can't be told, the lease runs out by itself.
 
         If the wait is broken off, that goes on to its end.
         """

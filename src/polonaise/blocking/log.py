@@ -96,27 +96,20 @@ class Log:
     @property
     def log_key(self) -> bytes:
         """A key, 16 bytes, that no other log or topic has: the cluster's key, or for a topic one made of that and the
-        name.
-
-        What is kept from the log elsewhere, such as a view's marks, carries it.
+        name. What is kept from the log elsewhere, such as a view's marks, carries it.
         """
         return self._log.log_key
 
     @property
     def clock_ahead_s(self) -> float | None:
-        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind.
-
-        None until it was measured: a second or two after a server was first asked, and always with servers before
-        version 0.2.
+        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind. None until
+        it was measured: a second or two after a server was first asked, and always with servers before version 0.2.
         """
         return self._background.now(lambda: self._log.clock_ahead_s)
 
     def close(self) -> None:
-        """Close the client, its tasks, submissions, connections and view.
-
-        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not.
-
-        A second call does nothing.
+        """Close the client, its tasks, submissions, connections and view. Every pending append is settled: as
+        `AppendUnknown` if it was sent, as `Closed` if it was not. A second call does nothing.
 
         Waits in other threads end with `Closed`, and a second call waits for the end of the first. Raises `WrongThread`
         in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the view or a
@@ -200,9 +193,8 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reading[Transaction]:
-        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
-
-        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else.
+        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`. `since` is
+        microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else.
         """
         return Reading(
             self._background,
@@ -409,10 +401,8 @@ class Log:
         )
 
     def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
-        """Wait until the partition is mounted and has room for another append.
-
-        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition, such as
-        `ClientAhead`.
+        """Wait until the partition is mounted and has room for another append. Raises `DeadlineExceeded` after
+        `timeout` seconds, and the error that stopped the partition, such as `ClientAhead`.
         """
         return waited(self._background, lambda: self._log.ready(partition, timeout=timeout))
 
@@ -461,9 +451,8 @@ class Log:
     def list_leases(
         self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
     ) -> list[ListedLease]:
-        """Return the leases of the partition that anybody holds and whose names begin with `prefix`.
-
-        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        """Return the leases of the partition that anybody holds and whose names begin with `prefix`. Raises
+        `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.list_leases(prefix, partition=partition, timeout=timeout))
 
@@ -490,35 +479,30 @@ class Log:
         return self._group(name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max)
 
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
-        """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
-
-        Without a view, the last id that it was fed, or the committed high-water mark at which its feed began.
+        """Return the client high-water mark: the last id that this client's view has applied; -1 for none. Without a
+        view, the last id that it was fed, or the committed high-water mark at which its feed began.
         """
         return self._background.now(lambda: self._log.applied(partition))
 
     def wait_applied(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> None:
-        """Wait until this client's view has applied `id`.
-
-        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition.
+        """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds, and the
+        error that stopped the partition.
         """
         return waited(self._background, lambda: self._log.wait_applied(id, partition, timeout=timeout))
 
     def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
-        """Return the partition's committed high-water mark; -1 for an empty partition.
-
-        Proved by the owner after the request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        """Return the partition's committed high-water mark; -1 for an empty partition. Proved by the owner after the
+        request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.high_water_mark(partition, timeout=timeout))
 
     def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
     ) -> dict[PartitionId, TransactionId]:
-        """Return the committed high-water marks of several partitions, requested at the same time.
-
-        Raises what `high_water_mark` raises, for the first partition that fails.
+        """Return the committed high-water marks of several partitions, requested at the same time. Raises what
+        `high_water_mark` raises, for the first partition that fails.
         """
         return waited(self._background, lambda: self._log.high_water_marks(partitions, timeout=timeout))
 

@@ -131,12 +131,9 @@ class _Pump(Generic[T]):
                 await self._room.wait()
 
     async def take(self, number: int) -> _Taken[T]:
-        """Return what was read ahead, at least one item, or none at the end.
-
-        Raises the error that the reading raised; the next call goes on reading. `number` is that of the last take that
-        the reading thread received: if it was interrupted while it waited for a later one, the same items are returned
-        again.
-        """
+        """Return what was read ahead, at least one item, or none at the end. Raises the error that the reading raised;
+        the next call goes on reading. `number` is that of the last take that the reading thread received: if it was
+        interrupted while it waited for a later one, the same items are returned again."""
         if self._handed.number > number:
             return self._handed
         if not self._ready and self._error is None:

@@ -75,9 +75,8 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
-
-        With `copies` or `zones` it is settled by their proof, not by the commit.
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`). With `copies` or
+        `zones` it is settled by their proof, not by the commit.
         """
         return self._receipt.done
 

@@ -83,9 +83,8 @@ class WorkerGroup:
         return self._group.member
 
     def leave(self) -> None:
-        """Leave the group: what is being handled is brought to its end, and others take over at once.
-
-        Waits for at most `lease_s` seconds for that. Does nothing in a forked child.
+        """Leave the group: what is being handled is brought to its end, and others take over at once. Waits for at most
+        `lease_s` seconds for that. Does nothing in a forked child.
 
         A handler that takes longer runs to its end in its thread, and its transaction comes again elsewhere. Nor does a
         call do anything for a log that was closed.

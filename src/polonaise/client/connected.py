@@ -125,19 +125,13 @@ class Connected:
     @property
     def log_key(self) -> bytes:
         """A key, 16 bytes, that no other log or topic has: the cluster's key, or for a topic one made of that and the
-        name.
-
-        What is kept from the log elsewhere, such as a view's marks, carries it.
-        """
+        name. What is kept from the log elsewhere, such as a view's marks, carries it."""
         return log_key_of(self.cluster_key, self.topic)
 
     @property
     def clock_ahead_s(self) -> float | None:
-        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind.
-
-        None until it was measured: a second or two after a server was first asked, and always with servers before
-        version 0.2.
-        """
+        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind. None until
+        it was measured: a second or two after a server was first asked, and always with servers before version 0.2."""
         return self._links.clock_ahead_s() if self._begun else None
 
     async def start(self) -> None:
@@ -216,12 +210,8 @@ class Connected:
             self._appends_of(partition)
 
     async def close(self) -> None:
-        """Close the client, its tasks, submissions, connections and view.
-
-        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not.
-
-        A second call does nothing.
-        """
+        """Close the client, its tasks, submissions, connections and view. Every pending append is settled: as
+        `AppendUnknown` if it was sent, as `Closed` if it was not. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -248,10 +238,8 @@ class Connected:
             await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
-        """Stop every partition, those to come included: this client can't be trusted any more.
-
-        Called for a mistake of this library's own, and when this process can host its embedded log no more.
-        """
+        """Stop every partition, those to come included: this client can't be trusted any more. Called for a mistake of
+        this library's own, and when this process can host its embedded log no more."""
         if self._closed or self._fault is not None:
             return
         fault = (
@@ -352,10 +340,8 @@ class Connected:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 
     async def cluster_topics(self) -> ClusterTopics:
-        """Return the partitions of the whole cluster, its own ones and its topics'.
-
-        Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
-        """
+        """Return the partitions of the whole cluster, its own ones and its topics'. Raises `CoordinatorUnavailable`,
+        `ServersUnavailable`, `Closed`."""
         self._check_open()
         return await self._discovery.topics()
 
@@ -388,10 +374,8 @@ class Connected:
         return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster, by which its fragments are named.
-
-        Raises `UnknownPartition`, `BadOption`, `Closed`, and as `check_loop`.
-        """
+        """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`,
+        `BadOption`, `Closed`, and as `check_loop`."""
         return self._routes.id_of(self._checked(partition))
 
     def _checked(self, partition: PartitionId) -> PartitionId:

@@ -159,10 +159,8 @@ class Lease:
         return self._why
 
     async def release(self) -> None:
-        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child.
-
-        If the owner can't be told, the lease runs out by itself.
-        """
+        """Give the lease up: others can have it at once. Does nothing if it is not held, or in a forked child. If the
+        owner can't be told, the lease runs out by itself."""
         if is_inherited(self._loop):
             return
         check_loop(self._loop)

@@ -333,11 +333,8 @@ class Log(ReadableLog):
         return appends.append_group(group, high_water_mark, operations(expectations, changes), needs)
 
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
-        """Wait until the partition is mounted and has room for another append.
-
-        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition, such as
-        `ClientAhead`.
-        """
+        """Wait until the partition is mounted and has room for another append. Raises `DeadlineExceeded` after
+        `timeout` seconds, and the error that stopped the partition, such as `ClientAhead`."""
         appends = self._appends_of(partition)
         deadline_s = deadline_in(timeout, self._loop)
         try:
@@ -404,10 +401,8 @@ class Log(ReadableLog):
     async def list_leases(
         self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
     ) -> list[ListedLease]:
-        """Return the leases of the partition that anybody holds and whose names begin with `prefix`.
-
-        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
-        """
+        """Return the leases of the partition that anybody holds and whose names begin with `prefix`. Raises
+        `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`)."""
         if not isinstance(prefix, str):
             raise wrong("prefix", prefix, "a lease's name is text")
         readable, timeout_s = self._usable(partition), self._answer_s(timeout)
@@ -448,19 +443,15 @@ class Log(ReadableLog):
     # ------------------------------------------------------------------ marks
 
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
-        """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
-
-        Without a view, the last id that it was fed, or the committed high-water mark at which its feed began.
-        """
+        """Return the client high-water mark: the last id that this client's view has applied; -1 for none. Without a
+        view, the last id that it was fed, or the committed high-water mark at which its feed began."""
         return self._appends_of(partition).mark.value
 
     async def wait_applied(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> None:
-        """Wait until this client's view has applied `id`.
-
-        Raises `DeadlineExceeded` after `timeout` seconds, and the error that stopped the partition.
-        """
+        """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds, and the
+        error that stopped the partition."""
         appends = self._appends_of(partition)
         checked_id("id", id)
         deadline_s = deadline_in(timeout, self._loop)
@@ -474,20 +465,15 @@ class Log(ReadableLog):
             ) from trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
-        """Return the partition's committed high-water mark; -1 for an empty partition.
-
-        Proved by the owner after the request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
-        """
+        """Return the partition's committed high-water mark; -1 for an empty partition. Proved by the owner after the
+        request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`)."""
         return await self._requests.high_water_mark(self._usable(partition), self._answer_s(timeout))
 
     async def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
     ) -> dict[PartitionId, TransactionId]:
-        """Return the committed high-water marks of several partitions, requested at the same time.
-
-        Raises what `high_water_mark` raises, for the first partition that fails.
-        """
+        """Return the committed high-water marks of several partitions, requested at the same time. Raises what
+        `high_water_mark` raises, for the first partition that fails."""
         named = list(partitions)
         tasks = [asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout)) for partition in named]
         try:

@@ -88,10 +88,8 @@ class ReadableLog(Connected):
         follow: bool = False,
         timeout: float | None = None,
     ) -> TransactionReader:
-        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
-
-        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else.
-        """
+        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`. `since` is
+        microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else."""
         since_us = _microseconds(since)
         reader = BatchReader(
             self._requests,

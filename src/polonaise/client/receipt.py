@@ -63,10 +63,8 @@ class Receipt(Pending):
 
     @property
     def done(self) -> bool:
-        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
-
-        With `copies` or `zones` it is settled by their proof, not by the commit.
-        """
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`). With `copies` or
+        `zones` it is settled by their proof, not by the commit."""
         return self.settled
 
     @property
@@ -93,10 +91,8 @@ class Receipt(Pending):
         return self
 
     def wait(self, deadline_s: float | None) -> Awaitable[None]:
-        """Wait until the receipt is settled (`done`); raise nothing for a failed append.
-
-        `deadline_s` is a time of the loop. Raises `TimeoutError` after it.
-        """
+        """Wait until the receipt is settled (`done`); raise nothing for a failed append. `deadline_s` is a time of the
+        loop. Raises `TimeoutError` after it."""
         return _settled() if self.settled else until(self._future(), deadline_s)
 
     async def applied(self, timeout: float | None = None) -> None:

@@ -226,10 +226,8 @@ class _Run:
         return appends.mark.value
 
     async def begin(self) -> TransactionId:
-        """Wait until the context may run, take a slot for its append, and return the mark that it is judged by.
-
-        Raises `AppendExpired`, and the error that stopped the partition.
-        """
+        """Wait until the context may run, take a slot for its append, and return the mark that it is judged by. Raises
+        `AppendExpired`, and the error that stopped the partition."""
         appends = self._appends
         # The turn first: a slot that is held while waiting for a turn would be missing to contexts that can go on, the
         # ones before it among them.
@@ -304,11 +302,8 @@ class _Run:
             self._turn = None
 
     async def refused(self, receipt: Receipt) -> None:
-        """Wait until the context may run again, after its append has failed.
-
-        Raises the append's error if another run would not help, `AppendExpired`, and the error that stopped the
-        partition.
-        """
+        """Wait until the context may run again, after its append has failed. Raises the append's error if another run
+        would not help, `AppendExpired`, and the error that stopped the partition."""
         failure = receipt.failure
         assert failure is not None
         if failure.reason in (Unordered.UNKNOWN, Unordered.STOPPED):
@@ -336,10 +331,8 @@ class _Run:
             self._appends.turntaking.leave(self._turn)
 
     def give_up(self, receipt: Receipt, error: BaseException) -> None:
-        """Raise what the caller is told when waiting for the append's fate ends with this error.
-
-        After a deadline, returns if the append was settled at that very moment.
-        """
+        """Raise what the caller is told when waiting for the append's fate ends with this error. After a deadline,
+        returns if the append was settled at that very moment."""
         appends = self._appends
         if isinstance(error, asyncio.CancelledError):
             appends.withdraw(receipt)
@@ -418,11 +411,8 @@ class Submission:
         self._traceback: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """Wait for the receipt of the committed append.
-
-        Raises what `Log.run` raises, `asyncio.CancelledError` after `cancel`, and `Log.failure` if somebody else has
-        cancelled the task.
-        """
+        """Wait for the receipt of the committed append. Raises what `Log.run` raises, `asyncio.CancelledError` after
+        `cancel`, and `Log.failure` if somebody else has cancelled the task."""
         return self._ended().__await__()
 
     async def _ended(self) -> Receipt:

@@ -74,10 +74,8 @@ class View(Protocol):
 
 
 class RunView(Protocol):
-    """A view that applies several transactions at once, so that one atomic step of its store serves them all.
-
-    The client never calls its `apply`, if it has one. For the rest see `View`.
-    """
+    """A view that applies several transactions at once, so that one atomic step of its store serves them all. The
+    client never calls its `apply`, if it has one. For the rest see `View`."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
         """Return the applied high-water mark of the partition; see `View.high_water_mark`."""
@@ -141,10 +139,8 @@ class ViewFollower(Protocol):
 async def watch_view(
     stepped_back: Callable[[], Awaitable[Collection[PartitionId]]], followers: Mapping[PartitionId, ViewFollower]
 ) -> None:
-    """Look now and then whether the view has gone back, for all partitions together; run as a task.
-
-    Without it, a restored database would be noticed with the next transaction of each partition only.
-    """
+    """Look now and then whether the view has gone back, for all partitions together; run as a task. Without it, a
+    restored database would be noticed with the next transaction of each partition only."""
     here = task_here()
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -147,10 +147,8 @@ class WorkerGroup:
         await self.leave()
 
     async def leave(self) -> None:
-        """Leave the group: what is being handled is brought to its end, and others take over at once.
-
-        Waits for at most `lease_s` seconds for that. Does nothing in a forked child.
-        """
+        """Leave the group: what is being handled is brought to its end, and others take over at once. Waits for at most
+        `lease_s` seconds for that. Does nothing in a forked child."""
         if is_inherited(self._loop):
             return  # the leases are its parent's
         check_loop(self._loop)

@@ -200,10 +200,8 @@ class SqlView:
         return self._once is not None
 
     async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
-        """Return the id of the first transaction under a key of `log.once`, and the key's record; None if unused.
-
-        Only for a view that `keeps_once`. Raises what `read` does.
-        """
+        """Return the id of the first transaction under a key of `log.once`, and the key's record; None if unused. Only
+        for a view that `keeps_once`. Raises what `read` does."""
         kept = self._once
         assert kept is not None
 
@@ -284,9 +282,7 @@ class SqlView:
 
     def belongs_to(self, log_key: bytes) -> None:
         """Set the log that is applied from now on, by its key (`Log.log_key`), which tells topics apart, too.
-
-        `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another log.
-        """
+        `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another log."""
         self._cluster = log_key.hex()
         self._reached.forget()
         self._lost.forget()
@@ -298,11 +294,8 @@ class SqlView:
     async def stepped_back(
         self, positions: Mapping[PartitionId, TransactionId] | None = None
     ) -> Collection[PartitionId]:
-        """Return the partitions of which the database has less than it had; a client asks now and then.
-
-        A worker gives the `positions` up to which its partitions are applied. Raises `ViewUnavailable` for a database
-        that is away.
-        """
+        """Return the partitions of which the database has less than it had; a client asks now and then. A worker gives
+        the `positions` up to which its partitions are applied. Raises `ViewUnavailable` for a database that is away."""
         marks = self._reached.now() if positions is None else positions
         if marks and self._workers:
             try:
@@ -320,10 +313,8 @@ class SqlView:
     async def claim(
         self, partition: PartitionId, group: str, present: Callable[[], Awaitable[Collection[str]]]
     ) -> None:
-        """Have the epochs belong to this worker group, before it takes the partition over.
-
-        Raises `ViewUnfit` if they belong to another one that is `present`, by name.
-        """
+        """Have the epochs belong to this worker group, before it takes the partition over. Raises `ViewUnfit` if they
+        belong to another one that is `present`, by name."""
         number, ended = group_number(group), None
         while (found := await self._do(partition, self._prepare_fences, self._claim, number, ended)) != number:
             names = {group_number(name): name for name in await present()}
@@ -341,10 +332,8 @@ class SqlView:
         return await self._do(partition, self._prepare_fences, self._take_over, partition)
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
-        """Apply a run as `apply_run` does, under an epoch of its partition.
-
-        Raises `WorkerFenced`, with nothing changed, if another worker has taken the partition over.
-        """
+        """Apply a run as `apply_run` does, under an epoch of its partition. Raises `WorkerFenced`, with nothing
+        changed, if another worker has taken the partition over."""
         return await self._apply_some(run, epoch)
 
     async def close(self) -> None:

@@ -52,10 +52,8 @@ class Expectation(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change that an append makes to a register: both come about in one atomic step.
-
-    `append` raises `BadOption` for an invalid key or value.
-    """
+    """A change that an append makes to a register: both come about in one atomic step. `append` raises `BadOption` for
+    an invalid key or value."""
 
     kind: ChangeKind
     key: bytes
@@ -304,9 +302,7 @@ class Draft:
 
     def append_lock(self, name: str, id: LockId) -> None:
         """Declare that the transaction changes the state behind this lock without having looked at it, like a deposit.
-
-        Never refused for this lock; appends that were built on the state before it are. Raises as `read_lock`.
-        """
+        Never refused for this lock; appends that were built on the state before it are. Raises as `read_lock`."""
         self._lock(name, id, _APPEND)
 
     def _lock(self, name: str, id: LockId, mode: LockMode) -> None:
@@ -384,10 +380,8 @@ class Draft:
         self._add_operations([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
-        """Delete a register, in one atomic step with the append; no error if it is absent.
-
-        Raises `BadOption` past 1 KiB of key.
-        """
+        """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption` past 1
+        KiB of key."""
         self._add_operations([], [Change.delete(key)])
 
     def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:
