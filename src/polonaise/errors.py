@@ -35,8 +35,7 @@ from polonaise.faults import trace_of as trace_of
 
 
 class ProtocolError(PolonaiseError):
-    """A peer sent bytes that are not a message, or a message that is invalid or out of place. Mostly its connection is
-    closed."""
+    """A peer sent bytes that are not a message, or a message that is invalid or out of place; its connection ends."""
 
     code = "protocol_error"
 
@@ -86,8 +85,7 @@ class UnknownTopic(PolonaiseError):
 
 
 class ChangePending(PolonaiseError):
-    """A partition's members are already being changed, or the head of its log is being reset: wait until that is
-    done."""
+    """A partition's members are already being changed, or its log's head is being reset: wait until that is done."""
 
     code = "change_pending"
     retry = Retry.AGAIN
@@ -159,8 +157,7 @@ class DiskFull(PolonaiseError):
 
 
 class DiskFailed(PolonaiseError):
-    """A read, write or sync failed, or another call to the system. After a failed sync, what was not synced before
-    counts as lost."""
+    """A read, write or sync failed, or another call to the system. After a failed sync, all unsynced counts as lost."""
 
     code = "disk_failed"
 
@@ -206,8 +203,7 @@ class ControlFileDamaged(PolonaiseError):
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file, directory or value is in a format that this version of Polonaise can't read. The message names both
-    formats."""
+    """A file, directory or value is in a format, which the message names, that this version can't read."""
 
     code = "unsupported_format"
 
@@ -230,8 +226,7 @@ class SegmentDamaged(PolonaiseError):
 
 
 class Fenced(PolonaiseError):
-    """A replica obeys another session of the partition than the request's, mostly a newer one. The older one writes no
-    more."""
+    """A replica obeys another session of the partition than the request's, mostly a newer one."""
 
     code = "fenced"
     retry = Retry.ELSEWHERE
@@ -264,8 +259,7 @@ class NotOwner(PolonaiseError):
 
 
 class PartitionNotReady(PolonaiseError):
-    """The partition can't serve the request yet, mostly because its owner has no session; the message says what it
-    waits for."""
+    """The partition can't serve the request yet, mostly because its owner has no session. The message says why."""
 
     code = "partition_not_ready"
     retry = Retry.AGAIN
@@ -285,8 +279,7 @@ class ConsistencyLost(PolonaiseError):
 
 
 class HeadNotReset(PolonaiseError):
-    """The head of a partition's log can't be reset as was asked, and nothing was changed; or another reset was carried
-    out."""
+    """The head of a partition's log can't be reset as was asked, or another reset was carried out."""
 
     code = "head_not_reset"
 
@@ -310,8 +303,7 @@ class BeyondLog(PolonaiseError):
 
 
 class OwnTransaction(PolonaiseError):
-    """The transaction with this id is the library's own, such as one that opened a producer, and is given to no
-    application."""
+    """The transaction with this id is the library's own, such as a producer's opening, and given to no application."""
 
     code = "own_transaction"
 
@@ -419,8 +411,7 @@ class ProducerSequence(PolonaiseError):
 
 
 class ProducerDiffers(PolonaiseError):
-    """A producer used a number a second time for another body or header. `first` is the id of what is in the log under
-    this number."""
+    """A producer used a number a second time for another body or header; `first` is the id of what is in the log."""
 
     code = "producer_differs"
 
@@ -430,8 +421,7 @@ class ProducerDiffers(PolonaiseError):
 
 
 class OnceDiffers(PolonaiseError):
-    """A key of `log.once` was used a second time, for another request. `first` is the id of what was appended the first
-    time."""
+    """A key of `log.once` was used a second time for another request; `first` is the id of what was appended then."""
 
     code = "once_differs"
 
@@ -482,8 +472,7 @@ class ViewFailed(PolonaiseError):
 
 
 class ViewUnfit(PolonaiseError):
-    """A view's store is not what the view needs; the message says what to change there. In a client, the partition
-    stops."""
+    """A view's store is not what the view needs, and the message says what to change. A client's partition stops."""
 
     code = "view_unfit"
 
@@ -624,8 +613,7 @@ class HistoryTrimmed(PolonaiseError):
 
 
 class NotArchived(PolonaiseError):
-    """Transactions that were to be trimmed, or were asked for, are not, or not provably, in the fragments of the store
-    in use."""
+    """Transactions to be trimmed, or asked for, are not, or not provably, in the fragments of the store in use."""
 
     code = "not_archived"
 

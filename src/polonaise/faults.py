@@ -100,8 +100,7 @@ class InvariantViolated(Exception):
 
 
 def invariant(holds: object, message: str) -> None:
-    """Raise `InvariantViolated` unless `holds` is true: for what must be if our own code is right, never for a peer's
-    message."""
+    """Raise `InvariantViolated` unless this holds: what must if our own code is right, never what a peer said."""
     if not holds:
         raise InvariantViolated(message)
 

@@ -135,8 +135,7 @@ def has_unescaped_password(address: str) -> bool:
 
 
 def redacted_part(part: str, address: str) -> str:
-    """Return a part of an address, or that it is hidden where the address is not shown with it: it may be of a
-    password."""
+    """Return a part of an address, or that it is hidden where the address is not shown with it."""
     return redacted(part) if part in redacted_address(address) else HIDDEN
 
 

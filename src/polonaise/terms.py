@@ -38,8 +38,7 @@ NO_SESSION: Final[SessionId] = -1
 """Stands for no session: none was joined, or there was none."""
 
 UNRESOLVED: Final[TransactionId] = -(2**63)
-"""The closing mark of a session whose end nobody has decided yet. In a replica's promises: nothing is lost, all is
-believed."""
+"""The closing mark of a session with an undecided end. In a replica's promises: nothing is lost, all is believed."""
 
 StorageId: TypeAlias = str
 """The name of a storage node, which it keeps on its disk: a word, or the address it was first reached under."""
@@ -121,8 +120,7 @@ class OwnKind(enum.IntEnum):
     RESET_HEAD = 3
     """An operator has reset the log's head to the id before this one: the body says in JSON what was given up."""
     GROUP = 4
-    """A worker of a group has taken the partition over, or noted how far it is: the register says which. Without a
-    body."""
+    """A worker of a group has taken the partition over, or noted how far it is, in the register. Without a body."""
 
 
 class LockMode(enum.IntEnum):
@@ -195,8 +193,7 @@ class FailureReason(enum.IntEnum):
     EXPECTATION_FAILED = 1
     """A register or the position is not as demanded; the value is the position that the append would have got."""
     SESSION_ENDED = 2
-    """The session ended before the append, or one on which its refusal rests, was committed. It is not in the log and
-    never will be."""
+    """The session ended before the append, or one on which its refusal rests, was committed. It never will be."""
     INSUFFICIENT_REPLICAS = 3
     """Fewer copies, or in fewer zones, can be had than each commit, or this append, needs; nothing was written."""
     DUPLICATE = 4

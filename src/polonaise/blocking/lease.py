@@ -52,8 +52,8 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this is the holder, by this process's clock: true for no longer than others respect it. False in a
-        forked child.
+        """Whether this is the holder, by this process's clock: no longer than others respect it. False in a forked
+        child.
         """
         return self._background.now(lambda: self._lease.held)
 

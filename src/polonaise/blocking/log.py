@@ -119,9 +119,7 @@ class Log:
 
     @property
     def failure(self) -> PolonaiseError | None:
-        """Why this client failed, and stopped all its work for good; None if it has not. Opening the log anew may
-        help.
-        """
+        """Why this client failed, and stopped all its work for good; None if it has not. A new one may work."""
         return self._log.failure
 
     def read(

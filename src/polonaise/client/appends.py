@@ -74,7 +74,7 @@ class PartitionAppends(PartitionCondition):
         self._process, self._thread = waiting.process, get_ident()
         self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
-        """By request number of a flush under way: the highest sequence that it covers, and the future of its caller, if
+        """By request number of a flush under way: the highest sequence that it covers, and its caller's future, if
         any."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
@@ -144,8 +144,7 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def _needing(self, needs: Needs, count: int, size: int, operations: Operations) -> tuple[Receipt, Operations]:
-        """Return the receipt of an append with needs, and its operations with a row of them. `size` is without that
-        row."""
+        """Return the receipt of an append with needs, and its operations with their row, which `size` is without."""
         if self._stream is not None:
             check_knows(self._stream.connection, COPIES_VERSION, _NEEDS)
         row = operation_of(needs)
@@ -373,8 +372,7 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ what the server says
 
     def judge(self, batch: Batch) -> None:
-        """Read the fates of this client's appends from a fed batch. Raises `ConsistencyLost` as
-        `Outstanding.committed`."""
+        """Read the fates of this client's appends from a fed batch. Raises as `Outstanding.committed`."""
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)

@@ -36,8 +36,7 @@ class ApplicationHost(RealHost):
         super().close()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """End the client if the task died of an error, or was cancelled by somebody else: nobody would do its work any
-        more."""
+        """End the client if the task died of an error, or somebody else cancelled it: nobody would do its work."""
         super()._done(task)
         if (
             task.cancelled()

@@ -38,7 +38,7 @@ _A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
 class MarkOnly:
-    """Takes the feed of a client without a view, which needs the fates of its appends: moves the mark, drops the
+    """Takes the feed of a client without a view, which needs the fates of its appends: moves the mark, drops
     batches."""
 
     form = Form(BodyForm.LAZY)
@@ -51,8 +51,7 @@ class MarkOnly:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Return the committed high-water mark, after which the feed starts: nobody needs what is in the log
-        already."""
+        """Return the committed high-water mark, after which the feed starts: what is in the log nobody needs."""
         mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
@@ -254,8 +253,7 @@ class Applier:
         return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
-        """Return the transactions of a batch that are above the client's mark; `bodies` has their data if the batch has
-        none."""
+        """Return the transactions of a batch above the client's mark; `bodies` has their data if the batch has none."""
         if bodies is None:
             return batch.transactions(self._mark.value, own=self._own)
         return _with_bodies(batch, bodies, self._mark.value, self._own)
@@ -330,8 +328,7 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _ask_mark(self) -> TransactionId:
-        """Ask the view for its mark until it answers. Raises `ViewUnfit`, `Forked`, and `BadOption` for what is no
-        mark."""
+        """Ask the view for its mark until it answers. Raises `ViewUnfit`, `Forked`, and `BadOption` for no mark."""
         logged, here = "", task_here()
         while True:
             try:

@@ -1,5 +1,4 @@
-"""Readers of one partition, in batches or transactions: several requests are on their way while an answer is
-consumed."""
+"""Readers of one partition, in batches or transactions: while an answer is consumed, several requests are under way."""
 
 from __future__ import annotations
 
@@ -177,8 +176,7 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _tell_future(self, batch: Batch) -> None:
-        """Warn if a reading by time begins where commit times stand still, because a clock was ahead: it chooses by
-        them."""
+        """Warn if a reading by time begins where commit times stand still, because a clock was ahead."""
         if text := future_times(self._partition, batch.first, batch.commit_time_us, self._requests.wall_us()):
             _log.warning("%s", text)
 
@@ -203,8 +201,7 @@ class BatchReader:
         self._done = self._done or self._first > self._end
 
     async def _pause(self) -> None:
-        """Pause before a request is repeated. Raises `DeadlineExceeded` once answers have been empty for `timeout`
-        seconds."""
+        """Pause before a request is repeated. Raises `DeadlineExceeded` after `timeout` seconds of empty answers."""
         now = asyncio.get_running_loop().time()
         if self._fruitless_s is None:
             self._fruitless_s = now

@@ -30,8 +30,7 @@ class PartitionCondition:
         self.stopped: PolonaiseError | None = None
         """The error that stopped the partition for good; None while it goes on."""
         self.trouble: PolonaiseError | None = None
-        """Why the partition is not mounted; None while it is, and until the first attempt has failed. `Mounting` writes
-        it."""
+        """Why the partition is not mounted; None while it is, and until the first attempt has failed. Of `Mounting`."""
         self.commit_trouble: PolonaiseError | None = None
         """What keeps appends of a mounted partition from committing, by its server's word; None for nothing."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
@@ -44,8 +43,7 @@ class PartitionCondition:
         self._stream: Stream | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once it is proved that a committed transaction is on the copies, in the zones, that it needs. Raises
-        why not."""
+        """Return once a committed transaction is proved to be on the copies and zones that it needs. Raises why not."""
         if self.proofs is None:
             raise Closed("this partition is of no client that could ask its owner")
         await self.proofs.prove(id, needs)

@@ -256,8 +256,7 @@ class Connected:
 
     @property
     def failure(self) -> PolonaiseError | None:
-        """Why this client failed, and stopped all its work for good; None if it has not. Opening the log anew may
-        help."""
+        """Why this client failed, and stopped all its work for good; None if it has not. A new one may work."""
         return self._fault
 
     async def __aenter__(self) -> Self:

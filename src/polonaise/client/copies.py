@@ -23,8 +23,7 @@ class CopiedReceipt(Receipt):
         super().__init__(condition, count, size)
         self.needs = needs
         self.proved = False
-        """Whether the append is proved to be on the copies and zones that it needs; False while nobody has awaited the
-        receipt."""
+        """Whether the append is proved to be on the copies and zones that it needs: only once it was awaited."""
 
     @property
     def done(self) -> bool:
@@ -73,8 +72,8 @@ class CopiedReceipt(Receipt):
         )
 
     async def applied(self, timeout: float | None = None) -> None:
-        """As `Receipt.applied`; raises `CopiesUnproved` instead of `DeadlineExceeded` while the append is committed and
-        not proved."""
+        """As `Receipt.applied`; raises `CopiesUnproved` instead of `DeadlineExceeded` for what is committed and not
+        proved."""
         try:
             await super().applied(timeout)
         except DeadlineExceeded as error:

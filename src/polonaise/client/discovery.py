@@ -32,8 +32,7 @@ class ClusterShape(NamedTuple):
 
 
 class Discovery(Protocol):
-    """The source from which a client learns about its cluster. Calls may raise `PolonaiseError`, and be repeated
-    then."""
+    """The source from which a client learns about its cluster. Calls may raise `PolonaiseError`, and be repeated."""
 
     @property
     def trouble(self) -> str:
@@ -47,8 +46,7 @@ class Discovery(Protocol):
         has `total` partitions at least in it. Raises `UnknownTopic`."""
 
     async def topics(self) -> ClusterTopics:
-        """Return the partitions of the whole cluster, its own ones and its topics', read from the coordinator for this
-        call."""
+        """Return the partitions of the whole cluster, its own ones and its topics', read from the coordinator now."""
 
     async def server_addresses(self) -> set[str]:
         """Return the addresses of the servers that are registered or are to be there, as far as it knows them."""

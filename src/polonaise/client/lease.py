@@ -85,8 +85,8 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this is the holder, by this process's clock: true for no longer than others respect it. False in a
-        forked child."""
+        """Whether this is the holder, by this process's clock: no longer than others respect it. False in a forked
+        child."""
         return self._keeper is not None and self._tenure.holds(self._now_s()) and not is_inherited(self._loop)
 
     async def acquire(self, *, timeout: float | None = None) -> None:

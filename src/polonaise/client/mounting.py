@@ -142,8 +142,7 @@ class Mounting:
         identified: asyncio.Future[None],
         own_id: Callable[[], ClientId],
     ) -> None:
-        """Begin with `keep_mounted`. `identified` is done once the client has its id; `own_id` raises why it has
-        none."""
+        """Begin with `keep_mounted`. `identified` is done once the client has its id; `own_id` raises why not."""
         self._host = host
         self._identified = identified
         self._own_id = own_id

@@ -28,7 +28,7 @@ class ProofRequests:
         self._stopped: PolonaiseError | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once it is proved that a committed transaction is on what it needs. Raises as `ask`, and the error of
+        """Return once a committed transaction is proved to be on what it needs. Raises as `ask`, and the error of
         `stop`."""
         if self._stopped is not None:
             raise fresh(self._stopped)

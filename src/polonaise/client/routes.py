@@ -140,8 +140,7 @@ class Routes:
         self._trouble = trouble
 
     def _tell(self, what: str, trouble: str) -> None:
-        """Log that something can't be read: each kind of error now and then, as its text is hardly ever the same
-        twice."""
+        """Log that something can't be read: each kind of error now and then, as its text is hardly ever the same."""
         now_s, kind = self._host.clock.monotonic_s(), what + trouble.partition("]")[0]
         if now_s - self._told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
             self._told_s[kind] = now_s
@@ -191,8 +190,7 @@ class Routes:
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
 
     def _grow(self, before: TopicPartitions, read: TopicPartitions) -> TopicPartitions:
-        """Keep and return the partitions that were read. Raises `CoordinatorDamaged` unless they go on from
-        `before`."""
+        """Keep and return the partitions that were read. Raises `CoordinatorDamaged` unless they continue `before`."""
         if not read.goes_on_from(before):
             raise CoordinatorDamaged(
                 f"topic {before.name} has other partitions than before: {len(read.ids)} in description {read.version}, "

@@ -115,8 +115,7 @@ class ServerDiscovery:
         self._stale_s = max(_STALE_S_MIN, self._wait_s)
         self._current: tuple[str, Connection] | None = None
         self._asking: Counter[Connection] = Counter()
-        """How many requests wait for their answers, by connection: one that was left is closed after the last of
-        them."""
+        """How many requests wait for answers, by connection: one that was left is closed after the last of them."""
         self._connecting = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._readings = 0
@@ -172,8 +171,8 @@ class ServerDiscovery:
             return read
 
     async def _assignment_now(self) -> Versioned[Assignment]:
-        """Ask servers until one has a fresh assignment, or all were asked; return the newest. Raises as `_none_answers`
-        says."""
+        """Ask servers until one has a fresh assignment, or all were asked; return the newest. Raises as
+        `_none_answers`."""
         troubles: dict[str, PolonaiseError] = {}
         best: _ToldAssignment | None = None
         while True:

@@ -9,8 +9,7 @@ from polonaise.client.protocol.draft import Limits
 from polonaise.link.settings import LinkSettings
 
 PATIENCES: Final = 8.0
-"""The most times `mount_s_max` or `request_s_max` for which an answer is waited for, after others that came too
-late."""
+"""The most times `mount_s_max` or `request_s_max` for which an answer is waited for, after some that were late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class ClientSettings:
     limits: Limits = field(default_factory=Limits)
     """The bounds of one append. Servers have bounds of their own, and refuse what exceeds those."""
     outstanding_count_max: int = 16_384
-    """Transactions of one partition whose fate is not known. At this bound `run` waits, and `append` raises
+    """Transactions of one partition with an unknown fate. At this bound `run` waits, and `append` raises
     `Overloaded`."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
     """The same bound in bytes: of their bodies, locks, and the keys and values that they expect and change."""
@@ -39,8 +38,7 @@ class ClientSettings:
     """Bytes of bodies, locks, expectations and changes in one append frame, unless one append or group is larger. An
     expectation or a change counts as its key, its value and 32 bytes."""
     credit_bytes: int = 4 * 1024 * 1024
-    """The credit of one partition's feed: bytes that are received and not yet applied. A slow view stops only its own
-    feed."""
+    """The credit of one partition's feed: bytes received and not yet applied. A slow view stops only its own feed."""
     run_count_max: int = 4_096
     """Transactions of one run, for a view with `apply_run`."""
     run_bytes_max: int = 1024 * 1024
@@ -64,8 +62,7 @@ class ClientSettings:
     retry_s_max: float = 2.0
     """Seconds of the longest such pause."""
     apply_retry_s_max: float = 2.0
-    """The longest pause, in seconds, before the view is asked again for its mark, or given again what it could not
-    apply."""
+    """The longest pause, in seconds, before the view is asked for its mark again, or given what it could not apply."""
     coordinator_s_max: float = 30.0
     """Seconds for which the coordinator is asked for a newer assignment; then it is asked again. For a client that asks
     servers, a third of it, and a minute at most, is the wait of each such request, and the age, two seconds at least,

@@ -63,8 +63,7 @@ def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") ->
 
 
 def deadline_in(timeout: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
-    """Return the time of the client's loop in `timeout` seconds; None for no deadline. Raises `BadOption`, and as
-    `check_loop`."""
+    """Return the time of the client's loop in `timeout` seconds, if any. Raises `BadOption`, and as `check_loop`."""
     seconds = checked_seconds("timeout", timeout)
     check_loop(loop)
     return None if seconds is None else loop.time() + seconds
@@ -239,8 +238,8 @@ class Admission:
         self.taken = 0
 
     def take_now(self) -> bool:
-        """Take a slot if there is one that no context waits for; return whether. Raises the error that stopped the
-        partition."""
+        """Take a slot if there is one that no context waits for; return whether. Raises why the partition has
+        stopped."""
         if self._stopped:
             raise fresh(self._stopped)
         if self._waiting or not self._is_open(self.taken):

@@ -36,8 +36,7 @@ class DeliveryStream(Protocol):
     """One stream to a target, as the player sees it."""
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
-        """Send batches, without waiting; return whether more may be sent at once, or else once `StreamEvents.written`
-        says so."""
+        """Send batches, without waiting; return whether more may be sent, or once `StreamEvents.written` says so."""
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""

@@ -40,8 +40,8 @@ class LinesFile:
         self.memory = memory
         """What is kept durably; None before the first fence."""
         self._steps: File | None = None
-        """The memory's file, once this object has written it whole: what is read from it after a failed sync need not
-        be on the disk."""
+        """The memory's file, once this object has written it: what is read after a failed sync need not be on the
+        disk."""
         self._steps_end = self._steps_begin = 0
         """Where the next step is noted, and where the first one was."""
         self._steps_tail = (0, b"")

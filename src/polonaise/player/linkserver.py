@@ -61,8 +61,7 @@ class LinkServer:
         return self._listener.address
 
     async def close(self, within_s: float) -> None:
-        """Accept nothing more, answer what is being applied just now, for `within_s` seconds at most, and end all
-        streams."""
+        """Accept nothing more, answer what is being applied, for `within_s` seconds at most, and end all streams."""
         self.closing = True
         if self._listener is not None:
             await self._listener.close()

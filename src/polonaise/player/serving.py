@@ -57,8 +57,7 @@ class TargetServer:
         return f"{self._scheme}://{self._place}"
 
     async def start(self) -> Self:
-        """Accept streams. Raises `AddressInUse`, `BadOption` for an address that can't be used, and `Closed` the second
-        time."""
+        """Accept streams. Raises `AddressInUse`, `BadOption` for an unusable address, and `Closed` the second time."""
         if self._ended is not None or self._closed:
             raise Closed(f"the server at {self.address} was started or closed before: make a new one")
         self._ended = own_loop().create_future()

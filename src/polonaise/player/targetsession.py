@@ -23,8 +23,7 @@ HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """A session that holds more than this of batches that are not applied yet is full: several times what a player sends
 ahead, or slow partitions would keep others from being read."""
 ACKNOWLEDGE_S: Final = 0.001
-"""Seconds for which servers gather acknowledgements: no entry waits for one, unless the player has sent as much ahead
-as it may."""
+"""Seconds for which servers gather acknowledgements, for which an entry waits only if the window is full."""
 _LANES_MAX: Final = 1_000
 """The most partitions of a session whose tasks wait for more: of others, each batch gets a new one."""
 _BATCH_BYTES: Final = 512
@@ -56,8 +55,7 @@ class SessionAnswers(Protocol):
 
 
 class ServedTarget:
-    """A target, with the sessions that serve it in this process. One that the target has accepted ends those under
-    lower fences."""
+    """A target, with the sessions that serve it in this process: an accepted one ends those under lower fences."""
 
     def __init__(self, target: DeliveryTarget, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         """`target` stays the application's. A session is full while it holds more than `held_bytes_max`."""
@@ -199,8 +197,7 @@ class TargetSession:
             await asyncio.wait(tasks)
 
     async def finish(self, reason: str, within_s: float) -> None:
-        """Apply nothing more but what is being applied just now, for `within_s` seconds at most; answer that, and
-        end."""
+        """Apply nothing more but what is being applied, for `within_s` seconds at most; answer that, and end."""
         self._takes = False
         for lane in self._lanes.values():
             lane.batches.clear()

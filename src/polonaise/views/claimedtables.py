@@ -78,8 +78,7 @@ class ClaimedTables:
             self._claim(writer)
 
     def check_own(self, db: Connection) -> None:
-        """Raise `ViewUnfit` if the marks are of other tables, which are there. To be called first when a view
-        begins."""
+        """Raise `ViewUnfit` if the marks are of other tables, which are there. Called first when a view begins."""
         if others := self._others_in(self._claimed(db)):
             self._check_dropped(db, others)
 

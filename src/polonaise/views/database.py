@@ -165,8 +165,7 @@ class Database:
         db.execution_options(isolation_level=level)
 
     def _connected(self) -> Connection:
-        """Return a connection of the engine. Raises `ViewUnavailable`, `ViewUnfit`, `Forked`, and `BadOption` for a
-        wrong option."""
+        """Return a connection of the engine. Raises `ViewUnavailable`, `ViewUnfit`, `Forked` and `BadOption`."""
         self.check_process()
         try:
             return self._connection()
@@ -236,8 +235,7 @@ def check_file(url: URL | str, *, there: bool) -> None:
 
 
 def _may_be_sqlite(file: Path) -> bool:
-    """Tell whether the file may be a SQLite database, as an empty one may. Of one that can't be opened SQLite says
-    why."""
+    """Tell whether the file may be a SQLite database, as an empty one may. Of unreadable ones SQLite says why."""
     try:
         with file.open("rb") as opened:
             return opened.read(len(_SQLITE_HEADER)) in (b"", _SQLITE_HEADER)

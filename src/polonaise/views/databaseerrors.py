@@ -27,8 +27,7 @@ class Trouble(enum.Enum):
     AWAY = "away"
     """The database is away, starting, full or not writable: try again after a while."""
     DRIVEN = "driven"
-    """The connection was lost, or a limit of size, time or memory was reached, perhaps by what was sent: less at a time
-    may do."""
+    """The connection was lost, or a limit of size, time or memory was reached, perhaps by what was sent: try less."""
     READ_ONLY = "read-only"
     """This transaction takes no changes: the database is away, such as a standby until it is promoted; or, if it took
     some before, what was done in it has made it so."""
@@ -162,8 +161,7 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 
 def trouble_in(error: BaseException | None) -> Trouble | None:
-    """Return the trouble behind an error, or behind one of its causes, as application code may have wrapped it; None
-    for none."""
+    """Return the trouble behind an error, or a cause of it, which application code may have wrapped; None for none."""
     for link in _links(error):
         trouble = None
         if isinstance(link, MadeReadOnly):

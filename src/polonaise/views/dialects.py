@@ -44,8 +44,7 @@ DIGITS: Final = ("extra_float_digits", "1")
 
 
 def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
-    """Return an engine that serves: the given one, or a new one for a URL, whose connections are set up. Raises
-    `BadOption`."""
+    """Return an engine that serves: the given one, or a new one for a URL, set up. Raises `BadOption`."""
     if isinstance(engine, Engine):
         check_dialect(engine.dialect)
         return engine
@@ -197,8 +196,7 @@ def _set_up_postgresql(driver: Any, utc: bool) -> None:
 
 
 def read_whole_floats(db: Connection) -> None:
-    """Have PostgreSQL send floating-point numbers with all their digits until the transaction ends: it may be set to
-    fewer."""
+    """Have PostgreSQL, which may be set to fewer, send floating-point numbers with all digits in this transaction."""
     if db.dialect.name == POSTGRESQL:
         db.exec_driver_sql(f"SET LOCAL {' = '.join(DIGITS)}")
 

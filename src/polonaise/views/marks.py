@@ -219,8 +219,8 @@ class DefinitionKept:
         return True
 
     def replace(self, db: Connection, definition: str) -> None:
-        """Store this definition in place of another, and of all partitions, in the transaction that replaces the
-        table's rows."""
+        """Store this definition in place of all that the table has, in the transaction that replaces the view's
+        rows."""
         db.execute(self.table.delete())
         db.execute(self.table.insert(), {"number": _DEFINITION, "definition": definition})
 
@@ -276,8 +276,8 @@ class Fences:
         )
 
     def add(self, db: Connection, partition: PartitionId, epoch: int = 0) -> None:
-        """Write the partition's row. Raises SQLAlchemy's `IntegrityError` if there is one, `ViewUnfit` if it is not as
-        written."""
+        """Write the partition's row. Raises SQLAlchemy's `IntegrityError` if there is one, `ViewUnfit` if it
+        differs."""
         db.execute(self.table.insert(), {"partition": partition, "epoch": epoch, "changes": 0})
         if self.read(db, partition) is None:
             raise row_lost(self.table, f"partition {partition}")

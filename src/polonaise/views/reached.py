@@ -90,7 +90,7 @@ class Reached:
             )
 
     def _found(self, db: Connection, wanted: Collection[PartitionId]) -> dict[PartitionId, TransactionId]:
-        """Return the marks in the database, of the wanted partitions at least: with each read, so by the shortest
+        """Return the marks in the database, of the wanted partitions at least: with each read, so in the shortest
         way."""
         statement = self._statement(db)
         if len(wanted) == 1:

@@ -176,8 +176,7 @@ class RowStatements:
 
 
 def awake(db: Connection, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the chunks, which are made in another thread, and keep the transaction from being idle for too long
-    meanwhile."""
+    """Yield the chunks, which another thread makes, and keep the transaction from being idle for too long meanwhile."""
     if db.dialect.name == SQLITE:
         yield from chunks
         return

@@ -143,8 +143,7 @@ class SqlView:
             self.apply(tx, db)
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
-        """Learn that `error`, which the client has logged, keeps transaction `id` from being applied. The default does
-        nothing."""
+        """Learn that `error`, which the client has logged, keeps a transaction from being applied. Does nothing."""
 
     # ------------------------------------------------------------------ reading
 

@@ -473,8 +473,7 @@ def _table(shape: Shape, kind: str) -> Table:
 
 
 def _type(field: Field, room: KeyRoom | None, kind: str) -> TypeEngine[Any]:
-    """Return the SQL type of the field; `room` is that of its key, if it is in one. Raises `BadOption` where there is
-    none."""
+    """Return the SQL type of the field; `room` is that of its key, if any. Raises `BadOption` where there is none."""
     decimal = DECIMAL.fullmatch(field.type)
     if decimal is not None:
         if kind == SQLITE:

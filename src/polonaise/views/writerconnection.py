@@ -246,8 +246,8 @@ class WriterConnection:
             raise BadOption(_MAY_NOT_END)
 
     def _check_open(self, _: Connection, __: object, statement: str, *___: object) -> None:
-        """Raise before a statement of SQLAlchemy's if the transaction can't be committed: `BadOption` if it has ended,
-        as far as known."""
+        """Raise before a statement if the transaction can't be committed: `BadOption` if it has ended, as far as
+        known."""
         if not self._ours:
             if self._sqlite is not None:
                 self._check_still_open()

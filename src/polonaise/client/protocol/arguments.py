@@ -55,8 +55,7 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
-    """Return `given` if it is an integer from `lowest` to 2**63 - 1. Raises `BadOption`, which says `wanted`, for
-    anything else."""
+    """Return `given` if it is an integer from `lowest` to 2**63 - 1. Else raises `BadOption`, which says `wanted`."""
     if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
     return given

@@ -380,8 +380,8 @@ class Draft:
         self._add_operations([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
-        """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption` past 1
-        KiB of key."""
+        """Delete a register, in one atomic step with the append, if it is there. Raises `BadOption` past 1 KiB of
+        key."""
         self._add_operations([], [Change.delete(key)])
 
     def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:

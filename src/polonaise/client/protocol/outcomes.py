@@ -26,8 +26,7 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 RACES_AT_ONCE: Final = 8
-"""The lost races for a demanded position after which a context still runs again at once. After further ones it pauses
-first."""
+"""The lost races for a demanded position after which a context runs again at once, and does not pause first."""
 
 
 class Again(NamedTuple):

@@ -267,8 +267,7 @@ class Outstanding:
     # ------------------------------------------------------------------ places
 
     def _fail(self, start: int, stop: int, reason: Unordered, watched: list[Pending], cause: str = "") -> None:
-        """Settle what is pending at the places from `start` to before `stop` as failed; the caller clears the
-        places."""
+        """Settle what is pending at the places from `start` to before `stop` as failed; the caller clears them."""
         for position in range(start, stop):
             entry = self._entries[position]
             if entry is None or entry.settled:  # settled: a further place of a group that was failed just before

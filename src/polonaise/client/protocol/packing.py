@@ -23,8 +23,7 @@ Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Oper
 ends here. A plain tuple, because there is one for each transaction."""
 
 _OPERATION_BYTES: Final = 32
-"""The bytes that an operation counts as, besides key and value, more than on the wire: servers bound their number in a
-frame."""
+"""The bytes that an operation counts as, besides key and value, because servers bound their number in a frame."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:

@@ -123,7 +123,7 @@ class Turns:
         return False
 
     def contended(self, locks: dict[bytes, bool]) -> bool:
-        """Return whether another context or client is to go first: an append sent now would be refused, or have theirs
+        """Return whether another context or client goes first: an append sent now would be refused, or have theirs
         refused."""
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
@@ -218,8 +218,8 @@ class Turns:
         return bool(rivals)
 
     def beaten(self, turn: Turn, by: TransactionId) -> None:
-        """Note a conflict: the client that wrote `by`, for which this turn was refused, is a rival, if it is known and
-        not this one."""
+        """Note a conflict: the client that wrote `by`, for which this turn was refused, is a rival, if it is another
+        one."""
         client = self._writer_of(by)
         if client is None or client == self.client_id:
             return
@@ -252,8 +252,8 @@ class Turns:
         return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.own_commit}
 
     def owed(self, turn: Turn) -> set[ClientId]:
-        """Return the rivals that go first: for each lock that this turn raises, those that have not committed since
-        this client did."""
+        """Return the rivals that go first: of each lock that this turn raises, those with no commit since this
+        client's."""
         owed: set[ClientId] = set()
         for hashed, writes in turn._locks.items():
             if writes:
@@ -270,8 +270,7 @@ class Turns:
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
-        """Stop waiting for the owed rivals. One that was waited for in vain `_MISSES_MAX` times in a row is a rival no
-        more."""
+        """Stop waiting for the owed rivals, of which those are rivals no more that had `_MISSES_MAX` waits in vain."""
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:

@@ -40,8 +40,7 @@ class AppendWindow:
         self._window_bytes = 0
 
     def open(self, window_bytes: int) -> list[SentFrame]:
-        """Begin anew for a mount that is ready; return the undecided frames of earlier mounts, in the order of
-        sequences."""
+        """Begin anew for a mount that is ready; return the undecided frames of earlier mounts, in their order."""
         undecided = list(self._frames)
         self.clear()
         self._window_bytes = window_bytes

@@ -90,8 +90,7 @@ class GrpcServer:
         return str(HostPort(place.host, port))
 
     async def close(self, within_s: float) -> None:
-        """Accept nothing more, answer what is being applied just now, for `within_s` seconds at most, and end all
-        streams."""
+        """Accept nothing more, answer what is being applied, for `within_s` seconds at most, and end all streams."""
         server, self._server = self._server, None
         if server is not None:
             await finished(self._stop(server, within_s))

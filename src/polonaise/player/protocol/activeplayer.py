@@ -65,8 +65,7 @@ class ActivePlayer:
     def __init__(
         self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings, last_term: Term = 0
     ) -> None:
-        """Begin without targets; the first `tick` opens streams to those of `add_target`. All terms are above
-        `last_term`."""
+        """Begin without targets: the first `tick` opens streams to those added. All terms are above `last_term`."""
         self.epoch = epoch
         self.targets: dict[TargetName, TargetStream] = {}
         self.partitions = {partition: MainStream() for partition in partitions}
@@ -123,8 +122,7 @@ class ActivePlayer:
     # ------------------------------------------------------------------ targets come and go
 
     def add_target(self, name: TargetName, start_after: Mapping[PartitionId, TransactionId] | None = None) -> None:
-        """Deliver to this target, too: to a new one what follows these ids, by partition, or else everything. No
-        event."""
+        """Deliver to this target, too: to a new one what follows these ids, or else everything. No event."""
         invariant(name not in self.targets, f"target {name} is added twice")
         self.targets[name] = TargetStream(name, self.settings, self.partitions, start_after or {}, self._last_term)
 
@@ -143,8 +141,8 @@ class ActivePlayer:
     def connected(
         self, target: TargetName, term: Term, applied: Mapping[PartitionId, TransactionId], now_s: float
     ) -> Sequence[PlayerEffect]:
-        """The target has taken the fence of this stream, and told the last id that it has applied, by partition; none,
-        if it has not."""
+        """The target has taken the fence of this stream, and told the last id that it has applied, by partition, if
+        any."""
         stream = self._stream(target, term, StreamState.OPENING)
         if stream is not None:
             stream.opened(now_s)
@@ -335,8 +333,7 @@ class ActivePlayer:
     def recovery_failed(
         self, target: TargetName, partition: PartitionId, number: int, reason: str, now_s: float
     ) -> Sequence[PlayerEffect]:
-        """A read for a target has failed, or one of its entries could not be routed: it is tried again after a
-        pause."""
+        """A read for a target has failed, or an entry could not be routed: it is tried again after a pause."""
         stream = self.targets.get(target)
         if stream is not None:
             stream.read_failed(stream.pairs[partition], number, reason, now_s)

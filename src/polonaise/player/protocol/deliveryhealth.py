@@ -11,8 +11,7 @@ from polonaise.terms import PartitionId
 
 
 def targets_health(machine: ActivePlayer, silent: Container[PartitionId] = ()) -> dict[str, dict[str, Any]]:
-    """Return by name of a target what `Player.health` tells of it. Of `silent` partitions the log does not tell its
-    end."""
+    """Return by target what `Player.health` tells of it. Of `silent` partitions the log does not tell its end."""
     return {name: _target_health(machine, stream, silent) for name, stream in machine.targets.items()}
 
 

@@ -129,8 +129,8 @@ class DeliveryLag:
         self._points_max = max(64, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(1, len(machine.partitions))))
         self._histories: dict[PartitionId, MainHistory] = {}
         self._looked_up: dict[tuple[TargetName, PartitionId], tuple[TransactionId, int | None]] = {}
-        """By target and partition: a transaction from before the main stream, and when it was committed, in µs; None if
-        not told."""
+        """By target and partition: a transaction before the main stream, and its commit time in µs; None if not
+        told."""
 
     def brought(
         self, partition: PartitionId, first: TransactionId, last: TransactionId, commit_time_us: int, size: int

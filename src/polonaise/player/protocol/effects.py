@@ -11,16 +11,14 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 class OpenStream(NamedTuple):
-    """Open a stream to a target under this term, and hand it the fence; then call `connected`, `fenced` or
-    `disconnected`."""
+    """Open a stream to a target under this term, with the fence; then call `connected`, `fenced` or `disconnected`."""
 
     target: TargetName
     term: Term
 
 
 class SendBatches(NamedTuple):
-    """Hand the batches to the target's stream of this term; call `written` once it takes more, after this effect at the
-    earliest."""
+    """Hand the batches to the target's stream of this term; call `written` once, later, it takes more."""
 
     target: TargetName
     term: Term

@@ -34,8 +34,8 @@ class TargetPatience:
         self._waits: dict[PartitionId, _Wait] = {}
         """By partition of which something is in flight."""
         self._acknowledged: list[tuple[int, float]] = []
-        """Numbers of batches that were acknowledged, and when. Both rise: an earlier batch that is acknowledged later
-        counts alone."""
+        """Numbers of batches that were acknowledged, and when. Both rise: an earlier batch takes the place of later
+        ones."""
 
     def patience_s(self, now_s: float) -> float:
         if self._grown_s <= self._least_s:
@@ -108,8 +108,8 @@ class TargetPatience:
         return [partition for _, partition in sorted(stuck)]
 
     def late(self, now_s: float) -> Iterator[tuple[PartitionId, bool]]:
-        """Yield the partitions of which nothing was acknowledged for `progress_s_max`, and whether anything sent before
-        them was."""
+        """Yield the partitions with nothing acknowledged for `progress_s_max`, and whether anything sent before them
+        was."""
         for partition, wait in self._waits.items():
             if now_s - wait.since_s >= self._least_s:
                 yield partition, now_s - self._progress_at_s(wait) < self._least_s

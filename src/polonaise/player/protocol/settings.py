@@ -32,8 +32,8 @@ class PlayerSettings:
     """A target that catches up gets the main stream again once no more transactions than this lie between; and the main
     stream begins at most so far before the last that any target has applied."""
     dummy_transactions: int = 10_000
-    """A target that got nothing of this many transactions is sent a dummy, so that they need not be read for it again
-    after a restart."""
+    """A target that got nothing of this many transactions is sent a dummy: they need not be read again after a
+    restart."""
     dummy_s: float = 60.0
     """The interval, in seconds, at which idle targets that keep an older id are sent a dummy: without that, the log
     could be trimmed above it."""
@@ -41,15 +41,13 @@ class PlayerSettings:
     """How many seconds a player that begins waits for targets that do not answer, so that the main streams begin near
     what all have applied. Afterwards those are caught up when they come back."""
     open_s_max: float = 5.0
-    """Seconds that a target may take to accept a stream; the next attempt may take twice as long, up to six times
-    this."""
+    """Seconds that a target may take to accept a stream; the next attempt twice as long, up to six times this."""
     progress_s_max: float = 30.0
     """Seconds after which a target hangs that has acknowledged nothing of a partition, nor of what it was sent before
     that. It is disconnected, and sent batches of half as many entries of that partition until it has applied one. One
     that goes on with what it was sent before is told as slow."""
     patience_s_max: float = 600.0
-    """What this time grows to at most: four times what the target has taken lately, and double each time that it has
-    ended."""
+    """What this time grows to at most: four times what the target took lately, and double each time that it ended."""
     retry_s_min: float = 0.05
     """Seconds of the first pause after a stream has ended, or a target has refused an entry; each failure doubles it.
     Without jitter: one player comes to each target."""

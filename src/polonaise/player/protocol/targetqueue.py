@@ -229,7 +229,7 @@ class TargetQueue:
     # ------------------------------------------------------------------ entries go
 
     def take(self, entries_max: int) -> DeliveryBatch | None:
-        """Take the next batch, of so many entries at most; None if nothing can be sent, or too much of it is not
+        """Take the next batch, of so many entries at most; None if none can be sent, or too much is not
         acknowledged."""
         if self.in_flight_bytes >= self._settings.partition_window_bytes:
             return None
@@ -266,8 +266,7 @@ class TargetQueue:
         return taken, size
 
     def acknowledge(self, through: TransactionId) -> int:
-        """Note that the target has applied everything up to `through`; return the bytes of the batches that this
-        ends."""
+        """Note that the target has applied everything up to `through`; return the bytes of batches that this ends."""
         released = 0
         while self._in_flight and self._in_flight[0].last <= through:
             released += self._in_flight.popleft().size
