@@ -109,6 +109,8 @@ def invariant(holds: object, message: str) -> None:
 
 
 class Code(NamedTuple):
+    """What a code without a class means, and whether to try again."""
+
     meaning: str
     retry: Retry = Retry.NEVER
 

@@ -37,11 +37,15 @@ _CANCEL_S_MAX: Final = 1.0
 
 
 class CallOutcome(NamedTuple, Generic[T]):
+    """What a call comes to: a result, or an error."""
+
     result: T | None
     error: BaseException | None = None
 
 
 class Call(Generic[T]):
+    """The calling thread's handle on what it asked of the background thread."""
+
     __slots__ = ("_background", "_come_to", "_undo", "given_up", "inbox", "task")
 
     def __init__(self, background: Background, undo: Callable[[T], object] | None = None) -> None:

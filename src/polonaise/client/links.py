@@ -80,6 +80,8 @@ class Stream:
 
 
 class Links:
+    """The connections of one client to the servers that own partitions."""
+
     def __init__(
         self, host: Host, client_id: Callable[[], ClientId], cluster_key: bytes, settings: ClientSettings
     ) -> None:

@@ -65,12 +65,16 @@ _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
 
 
 class Form(NamedTuple):
+    """The form in which a mount asks for bodies: with the feed, on request, or by header."""
+
     form: BodyForm = BodyForm.INLINE
     filter_mask: int = 0
     filter_value: int = 0
 
 
 class FeedTaker(Protocol):
+    """The receiver of a feed: passes it to the application's view, or only moves the client high-water mark."""
+
     form: Form
     begins_by: str
     """What `begin` waits for, in words for messages; empty if it is the partition's owner."""

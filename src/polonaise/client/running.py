@@ -115,6 +115,8 @@ class _Tally:
 
 
 class Running:
+    """Runs the contexts of one client."""
+
     def __init__(self, host: Host, settings: ClientSettings, encode: Callable[[Any], bytes] | None) -> None:
         self._host = host
         self._settings = settings

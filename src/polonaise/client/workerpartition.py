@@ -40,6 +40,8 @@ _log = logging.getLogger("polonaise.client")
 
 
 class PartitionWork:
+    """A worker's work in one partition, for as long as it has the lease."""
+
     def __init__(
         self,
         log: ReadableLog,

@@ -9,10 +9,11 @@ from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.targetsession import ServedTarget
-from polonaise.terms import PartitionId, TransactionId
 
 
 class DirectEndpoint:
+    """Opens streams to a target of the player's own process."""
+
     tells_kept = True
 
     def __init__(self, target: DeliveryTarget) -> None:
@@ -35,6 +36,7 @@ class DirectStream:
         self._over = asyncio.Event()
         """Set once nothing more is to be told."""
         self._failure: BaseException | None = None
+        self.acknowledged, self.refused, self.eased = events.acknowledged, events.refused, events.written
 
     def send(self, batches: Sequence[DeliveryBatch]) -> bool:
         for batch in batches:
@@ -68,12 +70,6 @@ class DirectStream:
 
     # ------------------------------------------------------------------ what the session answers
 
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        self._events.acknowledged(partition, through)
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        self._events.refused(partition, last, reason)
-
     def fenced(self, kept: Fence) -> None:
         self._over.set()
         self._events.fenced(kept)
@@ -86,6 +82,3 @@ class DirectStream:
         """Have `serve` raise the error: the player ends with it."""
         self._failure = error
         self._over.set()
-
-    def eased(self) -> None:
-        self._events.written()

@@ -61,6 +61,8 @@ class NotedStep(NamedTuple):
 
 
 class LinesMemory(NamedTuple):
+    """What a `JsonLinesTarget` keeps durably."""
+
     source: DeliverySource
     fence: Fence
     counted: CountedLines

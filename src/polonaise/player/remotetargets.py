@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.errors import BadOption
 from polonaise.host.address import parse_address
 from polonaise.host.certificates import PLAYER
-from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
 from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.redaction import redacted
@@ -19,22 +19,26 @@ GRPC: Final = "grpc"
 _SCHEMES: Final = (LINK, GRPC)
 
 
-class RemotePlace(NamedTuple):
-    """The address of a server of targets, taken apart."""
+def remote_place(text: str) -> tuple[str, str]:
+    """Return the scheme and the place of an address: `link://host:port`, `link://unix:/path` or `grpc://host:port`.
 
-    scheme: str
-    place: str
-    """`host:port` or `unix:/path`."""
-
-
-def remote_place(text: str) -> RemotePlace:
-    """Take an address apart: `link://host:port`, `link://unix:/path` or `grpc://host:port`. Raises `BadOption`."""
+    Raises `BadOption` for anything else.
+    """
     scheme, mark, place = text.partition("://") if isinstance(text, str) else ("", "", "")
     if not mark or scheme not in _SCHEMES:
         forms = " or ".join(f"{each}://HOST:PORT" for each in _SCHEMES)
         raise BadOption(f"{redacted(text)!r} is no address of a target: write {forms}")
     parse_address(place)
-    return RemotePlace(scheme, place)
+    return scheme, place
+
+
+def identity_of(role: str, tls: TlsFiles | None) -> TlsIdentity | None:
+    """Return the identity of given TLS files, or else of those that the environment names, if any."""
+    if tls is not None and not isinstance(tls, TlsFiles):
+        raise BadOption(
+            f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
+        )
+    return tls_identity(role, tls)
 
 
 def remote(address: str, *, tls: TlsFiles | None = None) -> DeliveryEndpoint:
@@ -50,15 +54,11 @@ def remote(address: str, *, tls: TlsFiles | None = None) -> DeliveryEndpoint:
 
     Raises `BadOption` for what is no address, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """
-    parsed = remote_place(address)
-    if tls is not None and not isinstance(tls, TlsFiles):
-        raise BadOption(
-            f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
-        )
-    identity = tls_identity(PLAYER, tls)
-    if parsed.scheme == GRPC:
+    scheme, place = remote_place(address)
+    identity = identity_of(PLAYER, tls)
+    if scheme == GRPC:
         from polonaise.player.grpctransport.endpoint import GrpcEndpoint  # only here, because it needs an extra
 
-        return GrpcEndpoint(parsed.place, identity)
+        return GrpcEndpoint(place, identity)
     host = ApplicationHost(identity)
-    return LinkEndpoint(host, parsed.place, release=host.close)
+    return LinkEndpoint(host, place, release=host.close)

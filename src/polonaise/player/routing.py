@@ -32,6 +32,8 @@ class Unroutable(Exception):
 
 
 class Router:
+    """Calls the route function, and checks what it returns."""
+
     def __init__(self, route: Route, targets: Collection[TargetName], retired: Collection[TargetName]) -> None:
         """The route function may return `targets`; what it returns for `retired` ones is dropped."""
         self._route = route

@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol, Self
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.waiting import check_loop, forked, is_inherited, own_loop
-from polonaise.errors import BadOption, Closed
+from polonaise.errors import Closed
 from polonaise.host.certificates import TARGET
-from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.tls import TlsFiles
 from polonaise.host.unawaited import fail
 from polonaise.player.deliverytarget import DeliveryTarget
 from polonaise.player.linkserver import LinkServer
 from polonaise.player.protocol.entries import TargetName
-from polonaise.player.remotetargets import GRPC, remote_place
+from polonaise.player.remotetargets import GRPC, identity_of, remote_place
 from polonaise.player.targetsession import ServedTargets
 
 CLOSE_S_MAX: Final = 5.0
@@ -146,21 +146,17 @@ def serve(
 
     Raises `BadOption` for what can't be meant, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """
-    parsed = remote_place(address)
+    scheme, place = remote_place(address)
     served = ServedTargets(targets)
-    if tls is not None and not isinstance(tls, TlsFiles):
-        raise BadOption(
-            f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
-        )
-    identity = tls_identity(TARGET, tls)
-    if parsed.scheme == GRPC:
+    identity = identity_of(TARGET, tls)
+    if scheme == GRPC:
         from polonaise.player.grpctransport.server import GrpcServer  # only here, because it needs an extra
 
         over_grpc = GrpcServer(served, identity)
-        server = TargetServer(parsed.scheme, parsed.place, over_grpc, lambda: None)
+        server = TargetServer(scheme, place, over_grpc, lambda: None)
         over_grpc.on_fail = server._fail
         return server
     host = ApplicationHost(identity)
-    server = TargetServer(parsed.scheme, parsed.place, LinkServer(host, served), host.close)
+    server = TargetServer(scheme, place, LinkServer(host, served), host.close)
     host.on_fail = server._fail
     return server

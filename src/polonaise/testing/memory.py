@@ -113,6 +113,8 @@ class MemoryHost(RealHost):
 
 
 class MemoryCoordinator:
+    """The discovery of clients in memory: description, unique ids, the assignment and its changes."""
+
     def __init__(self, partitions: int = 1) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
         self._ids = 0

@@ -30,6 +30,8 @@ _PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
 
 
 class Armed:
+    """The faults that a test has armed."""
+
     def __init__(self) -> None:
         self.next_reasons: deque[FailureReason] = deque()
         """For each of the next appends, or groups, that are to fail: the reason."""

@@ -25,6 +25,8 @@ _JOURNALS: Final = ("-wal", "-shm")
 
 
 class HeldFiles:
+    """Which files a connection has open."""
+
     def __init__(self, driver: Any, place: str) -> None:
         """`place` is that of the database's file, without links; empty for one in memory."""
         self._driver = driver

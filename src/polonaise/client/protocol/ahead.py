@@ -34,6 +34,7 @@ class Ahead:
 
     def answered(self, ids: int, size: int, *, whole: bool) -> None:
         """Learn from an answer that had `ids` ids in `size` bytes; not `whole` if it left some of its part over."""
+        # An answer that was cut short says only that fewer fit.
         self._ids = self._fitting(ids, size) if whole else min(self._ids, ids)
 
     def _fitting(self, ids: int, size: int) -> int:

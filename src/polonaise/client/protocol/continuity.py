@@ -26,6 +26,7 @@ class Continuity:
             raise OutOfOrder(
                 f"ids {self.next_id} to {batch.first - 1} of partition {batch.partition} are missing: read again"
             )
+        # Before a repetition is passed over: it may be of another log.
         if self._last_seen is not None:
             self._check_link(batch)
         if batch.last < self.next_id:

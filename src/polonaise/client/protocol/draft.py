@@ -214,6 +214,7 @@ def _listed(name: str, given: Iterable[T], kind: type[T]) -> list[T]:
     wanted = f"a list of {kind.__name__}"
     if isinstance(given, kind) or not isinstance(given, Iterable):
         raise wrong(name, given, wanted)
+    # A generator might go on without end: one more than allowed shows that there are too many.
     listed = list(islice(given, OPERATIONS_MAX + 1))
     for each in listed:
         if not isinstance(each, kind):

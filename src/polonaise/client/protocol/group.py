@@ -137,6 +137,7 @@ class Group:
         columns.headers, columns.data_crcs, columns.data_ends = self.headers, self.data_crcs, self.data_ends
         columns.data, columns.data_bytes = [self.data], len(self.data)
         columns.lock_ends, columns.lock_hashes, columns.lock_modes = self.lock_ends, self.lock_hashes, self.lock_modes
+        # One group: the owner decides on all of it at its last transaction, which carries its operations.
         columns.group_ends = bytearray(count - 1) + b"\1"
         columns.operations = [Operation(count - 1, kind, key, value) for kind, key, value in operations]
         return columns

@@ -55,7 +55,8 @@ class AppendFailure(NamedTuple):
 
 
 class Pending:
-    """One append, or a group of `count` transactions that commits as one; settled once `id` or `failure` is set."""
+    """One append, or a group of `count` transactions that commits as one; settled once `Outstanding` has set `id` or
+    `failure`."""
 
     __slots__ = ("count", "failure", "id", "sequence", "size", "watchers")
 
@@ -94,9 +95,9 @@ class Outstanding:
         self.bytes = 0
         """Their size."""
         self.sent = 0
-        """The highest sequence that was sent, or withdrawn behind all that was sent; 0 for none."""
+        """The highest that was sent, or withdrawn behind all that was; 0 for none. `PartitionAppends` writes it."""
         self.mounted_after = 0
-        """The highest sequence that was sent before the present mount, and not on it; 0 once the mount is ready.
+        """The highest sequence sent before the present mount; 0 once that is ready. `PartitionAppends` writes it.
         Refusals of these may have been told to an older mount, and lost with it."""
 
     @property

@@ -51,10 +51,11 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
         return
     start = group_start = 0
     for position, out in enumerate(live):
-        if not out[7]:
+        if not out[7]:  # a group goes on here, and is never cut
             continue
         before = ends[start - 1] if start else 0
         too_much = position + 1 - start > count_max or ends[position] - before > bytes_max
+        # Else the group fills the frame alone, and is too much for any.
         if too_much and group_start > start:
             yield group_start
             start = group_start

@@ -46,7 +46,7 @@ class Subscription:
         self.continuity = Continuity(client_high_water_mark + 1)
         self.judged = client_high_water_mark
         self.generation_known: Generation = 0
-        """The largest generation of the partition seen so far."""
+        """The largest generation of the partition seen so far; `Mounting` raises it to that of the assignment."""
         self._expecting_first = False
         self._mounted_at = client_high_water_mark
 
@@ -88,6 +88,7 @@ class Subscription:
 
     def mounted(self, state: MountState, generation: Generation, high_water_mark: TransactionId) -> MountVerdict:
         """Return what this answer to the mount means, and remember its generation if that is newer."""
+        # First of all: whatever else an owner says that was replaced, it may not prove.
         if generation < self.generation_known:
             return MountVerdict.OLD_GENERATION
         self.generation_known = generation

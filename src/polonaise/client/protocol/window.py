@@ -14,10 +14,13 @@ SENDS_MAX: Final = 8
 
 @dataclass(slots=True, eq=False)
 class SentFrame:
+    """An append frame that is sent, or is to be sent again."""
+
     columns: AppendColumns
     size: int
     """Of its columns and bodies; `inbox_bytes` of that counts against the window."""
     sends: int = 0
+    """On how many mounts it was sent; `AppendWindow` counts."""
 
     @property
     def first(self) -> int:

@@ -22,6 +22,8 @@ _NAME: Final = "x509_common_name"
 
 
 class TlsTexts(NamedTuple):
+    """The contents of a process's TLS files."""
+
     authorities: bytes
     certificate: bytes
     key: bytes

@@ -26,6 +26,8 @@ _MISTAKES: Final = (BadOption, CertificateUnusable, ExtraMissing)
 
 
 class CandidateState(enum.StrEnum):
+    """The states of a process of a player."""
+
     CONNECTING = "connecting"
     """It opens the log."""
     STANDBY = "standby"
@@ -67,6 +69,8 @@ def turn_end_of(error: PolonaiseError, *, connected: bool) -> TurnEnd:
 
 
 class Candidacy:
+    """Follows one process through its turns, and decides on the pauses between them. It alone writes its fields."""
+
     def __init__(self, lease_s: float) -> None:
         self.state = CandidateState.CONNECTING
         self.reason = ""

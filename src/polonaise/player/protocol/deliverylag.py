@@ -124,6 +124,8 @@ class Lacking(NamedTuple):
 
 
 class DeliveryLag:
+    """Keeps for one active player what tells how far its targets are behind."""
+
     def __init__(self, machine: ActivePlayer) -> None:
         self._machine = machine
         self._points_max = max(64, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(1, len(machine.partitions))))

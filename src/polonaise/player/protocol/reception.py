@@ -9,6 +9,8 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 class Verdict(enum.Enum):
+    """What a target does with a batch."""
+
     APPLY = "apply"
     """Apply the entries in their order; then acknowledge the last one that was applied."""
     PASS_OVER = "pass over"

@@ -32,6 +32,8 @@ class QueueState(enum.Enum):
 
 
 class RecoveryRead(NamedTuple):
+    """A stretch of the log to be read for one target that lacks its entries."""
+
     number: int
     """No other read of the player has it."""
     first: TransactionId

@@ -22,6 +22,8 @@ _OPEN_GROWTH_MAX: Final = 6
 
 
 class StreamState(enum.Enum):
+    """The states of a target's stream."""
+
     DOWN = "down"
     """There is none; the next one is opened after a pause."""
     OPENING = "opening"
