@@ -90,15 +90,12 @@ PHRASES: Final = {
     "- `host`, `discovery`: the machine, and what finds the cluster: its coordinator, or a `ServerDiscovery`.": "",
     "- `topic`: the name of the topic whose partitions the client sees, as 0, 1, 2, …; empty for the log's own, in no "
     "topic. `partition_count` rises when the topic grows.": "",
-    "; 0 before `start`, and while": "; 0 while",
     "; 0 before `start`": "",
     "; empty before `start`": "",
     "in a task of its own; return": "in the background thread; return",
-    "raised by awaiting the submission": "raised by `Submission.result`",
+    "Awaiting the submission raises": "`Submission.result` raises",
     "`await` the receipt, or not.": "Wait for the receipt, or not.",
     "Awaiting the receipt raises": "`Receipt.result` raises",
-    "Awaiting it raises": "`Receipt.result` raises",
-    "All appends of one turn of the event loop are sent together.": "",
     "is a coroutine function that is given": "is a plain function that is given",
     # Receipts and submissions
     "`await receipt` returns": "`result` returns",

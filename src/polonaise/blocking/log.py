@@ -270,7 +270,7 @@ class Log:
         """Run a context as `run` does, in the background thread; return its `Submission` at once.
 
         Raises at once `Overloaded` at `ClientSettings.submissions_max` unfinished submissions, `BadOption`,
-        `UnknownPartition`, and `Closed`. Waiting for the submission raises what `run` raises.
+        `UnknownPartition`, and `Closed`. `Submission.result` raises what `run` raises.
 
         The context is a plain function, and must not wait: nothing else goes on in that thread meanwhile.
         """
