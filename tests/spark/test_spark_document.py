@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.spark import givenoptions, options
+from polonaise.spark import options
 from polonaise.spark.schemas import COLUMNS
 from rigs.documents import said_by
 
@@ -25,7 +25,7 @@ def test_the_table_of_options_is_that_of_the_code() -> None:
     assert re.findall(r"also as `(\w+)`", section("Options")) == [
         "startingOffsets", "endingOffsets", "maxOffsetsPerTrigger",
     ]  # fmt: skip
-    assert {name.lower() for name in re.findall(r"also as `(\w+)`", section("Options"))} == set(givenoptions.KAFKAS)
+    assert {name.lower() for name in re.findall(r"also as `(\w+)`", section("Options"))} == set(options.KAFKAS)
 
 
 def test_defaults_are_those_of_the_code() -> None:

@@ -165,9 +165,7 @@ async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId
 
 
 async def other_store(log: Log, store: ObjectStore) -> str:
-    """Return the address of the store that the log's servers have, if it is another one; empty if not, or if none
-    tells.
-    """
+    """Return the address of the store that the log's servers have, if it is another one; empty if not, or unknown."""
     known = stores_in((await log.servers_health()).values())
     return "" if any(_place(each) == _place(str(store)) for each in known) else next(iter(known), "")
 
@@ -234,8 +232,7 @@ async def init(log: Log, store: ObjectStore) -> None:
 
 
 async def check_lacks_nothing(log: Log, store: ObjectStore) -> None:
-    """Raise `HistoryTrimmed` if the store lacks ids that the log can't send, or if that is not known of a partition
-    now.
+    """Raise `HistoryTrimmed` if the store lacks ids that the log can't send, or if that is not known of a partition.
 
     A directory that is not mounted looks like a new store. With a mark in it servers would take what was trimmed for
     never archived. `log` may be that of a topic.
@@ -287,10 +284,7 @@ async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluste
 async def _check_goes_on(
     log: Log, partition: PartitionId, store: ObjectStore, latest: Footer, timeout: float | None
 ) -> None:
-    """Raise `FragmentsAhead` or `LogForked` unless the log goes on from the latest fragment.
-
-    To be called after the store was listed: a fragment above the committed high-water mark is then not of this log.
-    """
+    """Raise `FragmentsAhead` or `LogForked` unless the log goes on from the latest fragment of a store just listed."""
     last = latest.last
     committed = await log.high_water_mark(partition, timeout=timeout)
     if last > committed:
@@ -385,8 +379,7 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
 
 
 async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes | None) -> None:
-    """Raise `WrongClusterKey` unless the store's fragments, whose key this is if any could be read, and mark are this
-    log's.
+    """Raise `WrongClusterKey` unless the store's mark and fragments, of this key if one could be read, are the log's.
 
     Raises `FragmentDamaged` for a mark that can't be read, and `BadOption` for the log of a topic.
     """

@@ -185,9 +185,7 @@ async def later_promised(
 
 
 async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:
-    """Return what `marked_outdated` says of the values that could be read at the coordinator within `timeout_s`
-    seconds.
-    """
+    """Return what `marked_outdated` says of the values read at the coordinator within `timeout_s` seconds."""
     return marked_outdated(await _read_at(coordinator, partitions, timeout_s))
 
 

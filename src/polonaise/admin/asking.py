@@ -53,9 +53,7 @@ def stores_in(told: Iterable[Told]) -> list[str]:
 
 
 async def answered(coordinator: Coordinator, asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
-    """Return the coordinator's answer. Raises `CoordinatorUnavailable`, which also says `more`, after `timeout_s`
-    seconds.
-    """
+    """Return the coordinator's answer. Raises `CoordinatorUnavailable`, with `more` told, after `timeout_s` seconds."""
     silence = f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{more}"
     async with answered_within(timeout_s, coordinator, silence):
         return await asking
@@ -143,9 +141,7 @@ async def connected(
 
 
 async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
-    """Return the name of the storage node at this address, and what it has noted and promised. Raises why it does not
-    tell.
-    """
+    """Return the name of the storage node at this address, and what it has noted and promised, or raise why not."""
     # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
     async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
         assert connection.peer is not None

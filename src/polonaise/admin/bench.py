@@ -42,8 +42,7 @@ class Load:
     size: int = 100
     """The bytes of each body: `SIZE_MIN` at least."""
     interval_s: float = 0.0
-    """The average pause of a client between the beginnings of two appends, in seconds; drawn between 0 and twice as
-    much."""
+    """The average pause of a client between the beginnings of two appends, in seconds; drawn from 0 to twice that."""
     outstanding: int = 64
     """The most appends of a client whose fate is open."""
     lock_pool: int = 0

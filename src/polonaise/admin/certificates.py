@@ -300,9 +300,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a key that this module made. Raises `CertificateUnusable`, without quoting it, for one that others may
-    read.
-    """
+    """Return a key that this module made. Raises `CertificateUnusable`, also for one that others may read."""
     try:
         key = serialization.load_pem_private_key(with_own_errors(str(path), path.read_bytes), password=None)
     except (ValueError, TypeError):

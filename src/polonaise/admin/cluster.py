@@ -295,7 +295,7 @@ class ClusterStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the cluster is: failed unless every partition is known to be ready, and what the coordinator has is
+        """How well the cluster is: failed unless every partition is surely ready, and what the coordinator has is
         whole.
 
         One that can't be reached from here is no failure by itself: the servers may reach it.
@@ -476,9 +476,7 @@ class ClusterObserver:
         )
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
-        """Return what the coordinator keeps of a partition. Raises `UnknownPartition`, `CoordinatorUnavailable`, and so
-        on.
-        """
+        """Return what the coordinator keeps of a partition. Raises `UnknownPartition`, `CoordinatorUnavailable`."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return (await self._coordinator.partition(partition)).value
@@ -486,9 +484,7 @@ class ClusterObserver:
             raise self._silence() from None
 
     async def _read_coordinator(self) -> PolonaiseError | None:
-        """Read and keep the coordinator's values, but for the partitions'; return the error that kept some from being
-        read.
-        """
+        """Read and keep the coordinator's values, but for the partitions'; return the error that kept some away."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 described = await self._coordinator.description()

@@ -230,9 +230,7 @@ def _holders(name: str) -> list[str]:
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration file, and note in `mistakes` what else stands at its top. Raises
-    `BadOption`.
-    """
+    """Return a configuration file's tables, and note in `mistakes` what else stands at its top. Raises `BadOption`."""
     try:
         text = with_own_errors(path, lambda: _read(Path(path)))
     except NotFound as error:

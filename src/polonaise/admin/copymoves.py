@@ -80,9 +80,7 @@ class CopyMoves:
         await self._made(partition, name, member=True)
 
     async def remove(self, partition: PartitionId, name: StorageId, *, force: bool | None = None) -> None:
-        """Remove the copy on a storage node, and wait until it is no member; `force` as in `remove_copy`. Raises
-        likewise.
-        """
+        """Remove the copy on a storage node, and wait until it is no member; `force` and errors as in `remove_copy`."""
         line = f"removing the copy on {name}"
         try:
             await self._edits.remove_copy(partition, name, force=force)
@@ -342,9 +340,7 @@ class CopyMoves:
         return await self._once(partition, lambda value: value.next is None)
 
     async def _made(self, partition: PartitionId, name: StorageId, *, member: bool) -> None:
-        """Wait until a storage node is a member, or is none any more. Raises `DeadlineExceeded`, and `BadOption` if
-        taken back.
-        """
+        """Wait until a storage node is a member, or none. Raises `DeadlineExceeded`; `BadOption` if taken back."""
 
         def is_over(value: PartitionValue) -> bool:
             asked = value.next is not None and (name in value.next) == member

@@ -300,8 +300,7 @@ async def _reach(address: str, key: bytes, partition: PartitionId) -> Transactio
 
 
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
-    """Write the decision for the partition's owner, in the place of one not carried out yet. The same again changes
-    nothing.
+    """Write the decision for the partition's owner, in the place of one not carried out yet; the same changes nothing.
 
     Raises `HeadNotReset` if the partition's value was changed since `state` was read, and `CoordinatorUnavailable`
     without an answer within `timeout_s` seconds: the decision may have been written then.

@@ -305,10 +305,7 @@ class _Watched:
         self._pause_s = _BACKOFF_S_MIN
 
     def ended(self, now_s: float) -> float:
-        """Note that the process has ended, and return the pause until it is started again, in seconds.
-
-        The pause doubles each time, and begins anew if the process has lived for `_STEADY_S`.
-        """
+        """Return the pause until the ended process starts again, in seconds: doubled unless it lived `_STEADY_S`."""
         if now_s - self.started_s >= _STEADY_S:
             self._pause_s = _BACKOFF_S_MIN
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _BACKOFF_S_MAX)

@@ -192,9 +192,7 @@ def plan_in(directory: Path) -> LocalPlan | None:
 
 
 def forget_plan(directory: Path) -> None:
-    """Remove the plan of a cluster none of whose servers was ever started, and its other nodes' directories, but no log
-    files.
-    """
+    """Remove the plan of a cluster none of whose servers ever started, and its nodes' directories, but no log files."""
 
     def remove() -> None:
         for path in directory.iterdir():
@@ -230,9 +228,7 @@ def _kind_of(directory: Path, names: set[str]) -> str:
 
 
 def _ports(count: int, first: int | None) -> list[int]:
-    """Return `count` ports in a row on which nobody listens, from `first` on if given. Raises `AddressInUse`,
-    `BadOption`.
-    """
+    """Return `count` free ports in a row, from `first` on if given. Raises `AddressInUse`, `BadOption`."""
     if first is not None:
         if first + count > 65_536:
             raise BadOption(f"invalid --port {first}: {count} ports are needed, and there are none above 65535")

@@ -288,9 +288,7 @@ def time_by(when: datetime | timedelta, clock_ahead_s: float | None = None) -> d
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, limit: TimeLimit
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the last `count` transactions of each partition; with `follow`, then those committed later, merged as by
-    `read`.
-    """
+    """Yield the last `count` transactions of each partition; with `follow`, also later ones, merged as by `read`."""
     marks = await log.high_water_marks(partitions, timeout=limit.left_s())
     readings = [
         log.read(

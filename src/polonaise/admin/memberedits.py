@@ -54,9 +54,7 @@ class MemberEdits:
     async def remove_copy(
         self, partition: PartitionId, name: StorageId, *, force: bool | None = None
     ) -> PartitionValue:
-        """Ask for the copy on storage node `name` to be given up; return the partition's value. Raises as
-        `without_copy`.
-        """
+        """Ask for the copy on storage node `name` to be given up; return the new value. Raises as `without_copy`."""
         description = (await self.description()).value
         copies, required = description.replication_factor, description.requirements().get(partition)
         return await self._change(

@@ -80,8 +80,7 @@ gone on, and no storage directory of it must pass for one of the new log."""
 _GENERATIONS_APART: Final = 2**10
 """Likewise of generations."""
 _UNIQUE_IDS_APART: Final = 2**20
-"""Likewise of unique ids, above the highest client id: no client or server of that log must pass for one of the new
-log."""
+"""Likewise of unique ids, above the highest client id: no client of that log must pass for one of the new log."""
 
 
 class Key(enum.Enum):

@@ -102,9 +102,7 @@ async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGrou
 async def _worked(
     log: Log, name: str, partition: PartitionId, group: ToldGroup, timeout_s: float
 ) -> tuple[WorkedPartition, bool]:
-    """Return what a group does in a partition, with its trouble if that does not answer; and whether it kept a
-    position.
-    """
+    """Return what a group does in a partition, with its trouble if that does not answer; whether it kept a position."""
     worker = group.workers.get(partition, _NOBODY_WORKS)
     told, epoch, position = worker.told, worker.number("epoch"), worker.number("position")
     trouble = str(told.get("trouble", ""))

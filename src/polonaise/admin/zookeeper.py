@@ -171,9 +171,7 @@ class ZooKeeperServer:
             time.sleep(_PAUSE_S)
 
     def ended(self, how: str, printed: str = "; it printed last, which need not be about that") -> ZooKeeperEnded:
-        """Return the error for this server, with its exit status, and behind `printed` the end of what it has printed
-        lately.
-        """
+        """Return the error for this server, with its exit status and, behind `printed`, the end of its output."""
         nothing = ": it printed nothing just before"
         status = None if self._process is None else self._process.poll()
         if status is not None:
@@ -404,9 +402,7 @@ class ZooKeeperEnsemble:
 
 
 def _property(line: str) -> str:
-    """Return a line `key=value` as a Java properties file has it: in ASCII, with everything escaped that Java would
-    misread.
-    """
+    """Return a line `key=value` of a Java properties file: in ASCII, with all escaped that Java would misread."""
     key, _, value = line.partition("=")
     escaped = "".join(
         character

@@ -46,9 +46,7 @@ class _Failures:
 
     @contextmanager
     def noted(self, name: str, *, all_fail: bool = False) -> Iterator[None]:
-        """Print an error of one partition's work on standard error, and go on behind the block; raise what meets them
-        all.
-        """
+        """Print an error of one partition's work, and go on behind the block; raise what meets all partitions."""
         self._tried += 1
         try:
             yield

@@ -86,9 +86,7 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
 
 
 async def while_read(work: Coroutine[Any, Any, object]) -> None:
-    """Do the work as long as the output has a reader, also while nothing is written: `… --follow | head` ends with
-    `head`.
-    """
+    """Do the work as long as the output has a reader, even between lines: `… --follow | head` ends with `head`."""
     task = asyncio.ensure_future(work)
     reader_gone = False
 
@@ -169,9 +167,7 @@ def print_each(
     right: Sequence[int] = (),
     as_json: bool,
 ) -> None:
-    """Print things: with `as_json` each as a JSON object with its `fields`, else all as a table, by `row` or the
-    fields.
-    """
+    """Print things: with `as_json` each as a JSON object of its `fields`, else a table, by `row` or the fields."""
     if as_json:
         for each in things:
             say_json(fields(each))

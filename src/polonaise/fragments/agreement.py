@@ -27,9 +27,7 @@ class FragmentFacts(NamedTuple):
     """The CRC of the batch that ends at an id, None where none ends, for the ids that were asked for."""
 
     def crc_at(self, id: TransactionId) -> int | None:
-        """Return the CRC of the batch that ends at this id, which the footer tells or `ends` has; None if none ends
-        there.
-        """
+        """Return the CRC of the batch that ends at this id, by the footer or `ends`; None if none ends there."""
         if id == self.footer.last:
             return self.footer.last_crc
         return self.footer.previous_crc if id == self.footer.first - 1 else self.ends[id]

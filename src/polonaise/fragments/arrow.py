@@ -40,9 +40,7 @@ _BYTES_MAX: Final = 2**31 - 1
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of these columns, in this order. Raises `BadOption` unless they are some of `SCHEMA`, each
-    once.
-    """
+    """Return the schema of these columns, in this order. Raises `BadOption` unless all are of `SCHEMA`, each once."""
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
         mistake = (
@@ -53,9 +51,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def bytes_of(column: pa.Array) -> tuple[memoryview, Any]:
-    """Return the bytes of a binary column, and the offsets at which its values begin and end (one more). Nulls are
-    empty.
-    """
+    """Return the bytes of a binary column, and the offsets at which its values begin and end. Nulls are empty."""
     _, offsets, data = column.buffers()
     return memoryview(b"" if data is None else data), np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset)
 

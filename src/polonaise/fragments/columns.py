@@ -109,9 +109,7 @@ def _chunks(file: Any, group: _Group, schema: pa.Schema) -> list[Range]:
 
 
 def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId) -> None:
-    """Raise `FragmentDamaged` unless columns, number of rows, ids and partition, as far as read, are as the footer
-    says.
-    """
+    """Raise `FragmentDamaged` unless columns, rows, ids and partition, as far as read, are as the footer says."""
     if table.schema.remove_metadata() != schema or table.num_rows != group.last - group.first + 1:
         raise FragmentDamaged(f"row group {group.number} holds other columns, or other rows, than the footer says")
     wrong = False

@@ -61,7 +61,7 @@ class Footer(NamedTuple):
 
     @classmethod
     def decode(cls, metadata: dict[bytes, bytes]) -> Footer:
-        """Return the footer in Parquet metadata. Raises `UnsupportedFormat`, and `FragmentDamaged` for any that is no
+        """Return the footer in Parquet metadata. Raises `UnsupportedFormat`, or `FragmentDamaged` if it is no
         fragment's.
         """
         try:

@@ -161,16 +161,12 @@ class FragmentHistory:
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which all of the partition is in fragments, by the last listing or the first; -1 for
-        nothing.
-        """
+        """Return the id up to which all of the partition is in fragments, by a listing; -1 for nothing."""
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments that hold everything from 0 up to `last`, by a new listing. Raises `NotArchived` for a
-        hole.
-        """
+        """Return the fragments with everything from 0 up to `last`, newly listed. Raises `NotArchived` for a hole."""
         listing = await self._listed(partition)
         covered = cover(listing.fragments, Span(0, last))
         if covered.holes:
@@ -187,9 +183,7 @@ class FragmentHistory:
         return holes[0] if holes else None
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
-        """Raise `NotArchived`, which names it, for a fragment that, by its footer, lacks ids or bytes that it must
-        have.
-        """
+        """Raise `NotArchived` for a fragment that, by its footer, lacks ids or bytes that it must have."""
         refused = self._refused_lately()
         sizes = (self._listings.get(partition) or await self._listed(partition)).fragments
 
@@ -320,7 +314,7 @@ class FragmentHistory:
         refused: dict[FragmentName, PolonaiseError],
         follows: Follows | None,
     ) -> TransactionId | None:
-        """Return the first id of the first row group from `first` on that has a batch of this commit time or later, or
+        """Return the first id of the first row group from `first` on with a batch of this commit time or later, or
         None.
 
         Goes by metadata alone, so that few fragments are read. Raises `_Refused` if one of them can't be used, and
@@ -521,9 +515,7 @@ class FragmentHistory:
     def _refusing(
         self, name: FragmentName, refused: dict[FragmentName, PolonaiseError], transaction: TransactionId
     ) -> Iterator[None]:
-        """If this fragment can't be used to read `transaction`, add it to `refused` with the error, and raise
-        `_Refused`.
-        """
+        """If this fragment can't be used to read `transaction`, note the error in `refused`, and raise `_Refused`."""
         try:
             yield
         except (FragmentDamaged, UnsupportedFormat, NotFound) as error:

@@ -58,9 +58,7 @@ def unmarked(store: ReadableStore, why: str = "") -> NotFound:
 
 
 async def claim(store: ObjectStore, cluster_key: bytes) -> None:
-    """Mark a store before it is used. Raises what `is_marked` does, and `NotFound` for a directory that existed
-    unmarked.
-    """
+    """Mark a store before its use. Raises as `is_marked`, and `NotFound` for a directory that existed unmarked."""
     if await is_marked(store, cluster_key):
         return
     if not store.empty_is_new:

@@ -1,6 +1,4 @@
-"""Fragments as objects in a store: listed, looked at, written once, and verified, in other threads than the event
-loop's.
-"""
+"""Fragments as objects in a store: listed, looked at, written once, and verified, in threads beside the event loop."""
 
 from __future__ import annotations
 

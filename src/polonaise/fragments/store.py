@@ -74,9 +74,7 @@ class MendableStore(ReadableStore, Protocol):
     """An object store for readers that also repair damaged objects."""
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Store an object, durably, in place of the one of this name: readers see the old or the new one. Or
-        `DiskFull`.
-        """
+        """Store an object, durably, in place of the one of this name: readers see either. Raises `DiskFull`."""
 
 
 class ObjectStore(MendableStore, Protocol):
@@ -110,9 +108,7 @@ class ObjectStore(MendableStore, Protocol):
 
 @contextmanager
 def unmade_on_failure(store: ObjectStore) -> Iterator[None]:
-    """Remove the store again if the block fails, this process has made it, and it is empty: unmarked, it would be
-    refused.
-    """
+    """If the block fails, remove an empty store that this process made: unmarked, it would be refused next time."""
     try:
         yield
     except BaseException:
@@ -128,9 +124,7 @@ class ObstoreStore:
     """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
-        """Private. `directory` is the place of a local store, None for others; `made` says that it did not exist
-        before.
-        """
+        """Private. `directory` is a local store's place, else None; `made` says that it did not exist before."""
         self._store = store
         self._url = url
         self._directory = directory
@@ -235,9 +229,7 @@ class ObstoreStore:
             await self._asked(path, lambda: obstore.delete(self._store, path))
 
     def source(self, path: str, size: int) -> str | RangeFile:
-        """Return an object of this size (bytes) as a source for `columns_in`: a local path, or a `RangeFile`, to be
-        closed.
-        """
+        """Return an object of this size (bytes) for `columns_in`: a local path, or a `RangeFile`, to be closed."""
         if self._directory is not None:
             return str(self._directory / path)
         return RangeFile(partial(self._get_ranges, path), size, f"{path!r} in {self}")
@@ -285,9 +277,7 @@ class ObstoreStore:
 
 
 class LateStore:
-    """A store for servers, which never make its directory: while that is missing, all calls raise
-    `StoreUnavailable`.
-    """
+    """A store for servers, which never make its directory: while that is missing, calls raise `StoreUnavailable`."""
 
     def __init__(self, url: str) -> None:
         """Use the store at this URL, which may be missing for now. Raises `BadOption` for a URL that names no store."""
@@ -301,10 +291,7 @@ class LateStore:
         return redacted_address(self._url)
 
     async def _opened(self) -> ObstoreStore:
-        """Return the store, found in a thread: a network directory that does not answer would hold up the loop.
-
-        One look for all that wait: such a directory would take one thread after the other.
-        """
+        """Return the store, found in a thread, one for all that wait: a network directory may not answer."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().run_in_executor(None, self._look)
         return await asyncio.shield(self._looking)

@@ -430,9 +430,7 @@ def seal(
 
 
 def split(buffer: Bytes) -> list[Batch]:
-    """Return the batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they are whole and fill
-    it.
-    """
+    """Return the batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they fill it, whole."""
     batches: list[Batch] = []
     view = memoryview(buffer)
     offset, end = 0, len(view)

@@ -59,14 +59,12 @@ _PUT_RIGHT: Final = {
     LOCK_FILE: "nothing is lost: start the node again, which makes this file anew; no other process may use the "
     "directory meanwhile",
 }
-"""What to do where the directory itself (""), or this file of it, is not in its place, for messages. The first counts.
-"""
+"""What to do where the directory itself (""), or this file of it, is not in its place. The first counts."""
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
 _EVIDENCE_PAUSE_S: Final = 0.1
-"""The most seconds, or so, that noted evidence waits before it is written: at every sync it would cost a second trip.
-"""
+"""The most seconds, or so, that noted evidence waits to be written: at every sync it would cost a second trip."""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
@@ -300,9 +298,7 @@ class ControlFile:
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def told_of(self, partition: PartitionId) -> list[int] | None:
-        """Return fence, joined session, confirmed mark, and 1 for a possible loss, of a partition; None if they can't
-        be read.
-        """
+        """Return a partition's fence, joined session, confirmed mark, and 1 for a possible loss; None if unreadable."""
         raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
         try:
             promised = newest_promises(raw, partition, f"{self.directory}/{CONTROL_FILE}")

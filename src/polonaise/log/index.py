@@ -51,9 +51,7 @@ class Index:
         del self.firsts[count:], self.offsets[count:], self.times[count:]
 
     def position(self, transaction: TransactionId) -> int:
-        """Return the position of the batch that holds this id: -1 for an id below the segment, the last one for an id
-        above.
-        """
+        """Return the position of the batch with this id: -1 for an id below the segment, the last for one above."""
         return bisect_right(self.firsts, transaction) - 1
 
     def position_at_time(self, time_us: int) -> int:

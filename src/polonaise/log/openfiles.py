@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class SharedSync:
-    """Shares syncs: all callers that come while one is under way wait for the same next one, which begins after they
-    called.
-    """
+    """Shares syncs: all callers that come while one is under way wait for the next one, which begins after that."""
 
     def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
         self._sync = sync
@@ -49,9 +47,7 @@ class SharedSync:
 
 
 class OpenFiles:
-    """A disk that closes unused files when too many are open; opening one again waits while as many as may be are in
-    use.
-    """
+    """A disk that closes unused files when too many are open; a file to open waits while all of these are in use."""
 
     def __init__(self, disk: Disk, files_max: int) -> None:
         self._disk = disk

@@ -88,8 +88,7 @@ class PartitionLog:
         self.slot = slot
         """The partition's promises in the control file."""
         self.broken: PolonaiseError | None = None
-        """Why the log has to be opened anew, or was closed; else None. Also set while a cut or `lose_above` is under
-        way."""
+        """Why the log has to be opened anew, or was closed; else None. Also set during a cut or `lose_above`."""
         self.damage = ""
         """What damage was found when the log was opened, or by a read since then; empty for none, and after a cut."""
 
@@ -398,8 +397,7 @@ class PartitionLog:
         self._retake(target)
 
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, TransactionId, int]:
-        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, the last id, and its
-        batch's CRC.
+        """Return the segment that a cut at `last` makes the tail, its number of batches then, the last id, and its CRC.
 
         Changes nothing. The segment is None if none is to stay. Raises `DamageFound` as `cut` does.
         """
@@ -477,9 +475,7 @@ class PartitionLog:
             await self._cache.give_up(opened)
 
     async def lose_above(self, last: TransactionId, why: str) -> None:
-        """Record that a read met damage above `last`, for the reason `why`, and open the log again, believing nothing
-        above.
-        """
+        """Record that a read met damage above `last`, and `why`, and open the log again, believing nothing above."""
         # Durably before anything else: after a crash this copy must not tell that it holds what it can't read.
         await self.slot.record_loss(last)
         async with self._gate.closed():
@@ -539,8 +535,7 @@ class PartitionLog:
                 raise
 
     async def check_beginning(self, first: TransactionId) -> int:
-        """Verify header and preamble of the segment that begins with `first`, and return their bytes; 0 if none begins
-        there.
+        """Verify header and preamble of the segment that begins with `first`; return their bytes, 0 without one.
 
         Raises `DamageFound` and `partition_unavailable`.
         """

@@ -82,9 +82,7 @@ class Produced(NamedTuple):
         return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
-        """Tell whether an append with this digest may be what was appended under the number `sequence`, whose id is
-        kept.
-        """
+        """Tell whether an append with this digest may be the one numbered `sequence`, whose id is kept."""
         digest_kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
         return digest_kept in (digest, NOT_KEPT)
 

@@ -58,11 +58,9 @@ class Promises:
     fence: SessionId = NO_SESSION
     """The largest session that the replica was told of: messages of a smaller one are refused."""
     joined: SessionId = NO_SESSION
-    """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
-    that."""
+    """The last session that the replica was made clean for, or a later one that reset the log's head and cut it."""
     prepared: TransactionId = NO_TRANSACTION
-    """The last id that the copy held when it joined a session last; a cut for a reset of the head lowers it to the cut.
-    """
+    """The last id that the copy held when it joined a session last; a cut for a reset of the head lowers it."""
     confirmed: TransactionId = NO_TRANSACTION
     """Up to this id, but for what may be lost, the copy is certainly the log. Falls only when the head is reset or the
     copy emptied. A batch ends there; or, where a server of an earlier version trimmed, it goes on, and is committed as

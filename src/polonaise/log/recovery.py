@@ -38,8 +38,7 @@ class Recovered:
     tail: Tail | None
     """The last segment, open. None without a usable one: the log is new, or its first segment damaged or gone."""
     damage: str
-    """Why the log may have lost ids above its end, as its files show it; empty if they do not, as for a recorded loss.
-    """
+    """Why the log may have lost ids above its end, by its files; empty if they don't say so, as for a recorded loss."""
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
@@ -113,8 +112,7 @@ async def _sweep(disk: Disk, directory: str) -> None:
 async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
-    """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain, or
-    "".
+    """Return the headers of segments that follow each other from the log's beginning, and what broke the chain, or "".
 
     A segment belongs to the chain if it begins exactly where the file before it ends, and names the CRC of the last
     batch there. If the place is wrong, the chain ends before the segment. If only the CRC is wrong, either of the two

@@ -103,8 +103,7 @@ class RegisterPage(NamedTuple):
 def page(
     registers: Mapping[bytes, bytes], keys: Sequence[bytes], prefix: bytes, first: bytes, count_max: int | None = None
 ) -> RegisterPage:
-    """Return a page, never empty while there are any, of the registers with keys that begin with `prefix`, from `first`
-    on.
+    """Return a page, not empty while any is left, of the registers with keys that begin with `prefix`, from `first` on.
 
     `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX` unless given.
     """

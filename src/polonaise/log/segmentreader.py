@@ -81,9 +81,7 @@ class SegmentCache:
             await oldest.file.close()
 
     async def drop(self, paths: Iterable[str]) -> None:
-        """Forget these segments: their files are to be changed, or are closed for good; files in use, by their last
-        user.
-        """
+        """Forget these segments, whose files are changed or closed for good; files in use, by their last user."""
         async with AsyncExitStack() as closing:  # one that fails to close, or a cancelled caller, leaves none open
             for path in paths:
                 opened = self._opened.pop(path, None)
@@ -119,9 +117,7 @@ class Reader:
         bytes_max: int,
         part_last: TransactionId = -1,
     ) -> list[Batch]:
-        """Return the batches of the segment from the one that holds `first` on, as `PartitionLog.read`. Raises
-        `DamageFound`.
-        """
+        """Return the segment's batches from the one with `first` on, as `PartitionLog.read`. Raises `DamageFound`."""
         async with self._in_use(segment) as opened:
             try:
                 return await _read(segment, opened, first, last, bytes_max, part_last)
@@ -214,9 +210,7 @@ class Reader:
                 )
 
     async def _examine(self, segment: Segment, opened: Opened) -> None:
-        """Read the whole segment after no batch was where the index says. Raises `DamageFound` when the segment is
-        wrong.
-        """
+        """Read the whole segment, as no batch was where the index says. Raises `DamageFound` if it is wrong."""
         scanned = await _scanned(segment, opened.file)
         if not opened.written:
             opened.index = scanned.index

@@ -101,8 +101,7 @@ class ArchiveReport:
     store: str
     partitions: tuple[ArchivedPartition, ...]
     fragments: tuple[ArchivedFragment, ...]
-    """The fragments that this run wrote, or found in the store as the same objects, each verified; by partition
-    and id."""
+    """The fragments that this run wrote, or found in the store, each verified; by partition and id."""
     delta: Registered | None = None
     """The state of the Delta table; None unless the run was to keep one."""
     well: ClassVar = True
@@ -259,9 +258,7 @@ def _plan(
 
 
 def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchive) -> int:
-    """Return roughly how many transactions make a fragment: a power of two, so that the next run cuts at the same
-    ids.
-    """
+    """Return about how many ids make a fragment: a power of two, so that the next run cuts at the same ids."""
     rows = size = 0
     for at in {new.first, (new.first + new.last) // 2, new.last}:
         with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as batches:

@@ -29,9 +29,7 @@ class PartitionCopy(Protocol):
         """The copy's place, for people."""
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        """Yield the copy's batches that begin in the span, in order, for the caller to verify. Raises what reading them
-        raises.
-        """
+        """Yield the copy's batches that begin in the span, in order, unverified. Raises what reading them raises."""
 
 
 @redacted_repr

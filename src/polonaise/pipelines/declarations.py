@@ -73,8 +73,7 @@ class TableView:
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
-    """Options of the source that the job does not set: `partitions`, `headers`, `decoder`, the decoder's options, and
-    so on."""
+    """Options of the source that the job does not set: `partitions`, `headers`, `decoder` with its options, …"""
     whole: bool = False
 
     def __post_init__(self) -> None:

@@ -27,8 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 _APP: Final = "polonaise archive"
-"""The application id of commits: each raises its version by one, so that of two at the same time delta-rs refuses
-one."""
+"""The application id of commits: each raises its version by one, so that delta-rs refuses one of two at a time."""
 _ATTEMPTS_MAX: Final = 10
 
 

@@ -146,9 +146,7 @@ class DeltaTarget(DirectoryTarget):
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """Return the definition of the table's rows, if the table names it; Delta keeps no key, so that is the
-        view's.
-        """
+        """Return the definition of the rows, if the table names it; Delta keeps no key, so that is the view's."""
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
@@ -156,9 +154,7 @@ class DeltaTarget(DirectoryTarget):
         return Definition(f"{number:0{DIGITS}x}", columns, self._definition.key)
 
     def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
-        """Return the application transactions of a commit; `letters` is the version of the dead letters' table, plus
-        one, or 0.
-        """
+        """Return a commit's application transactions; `letters` is the version of the letters' table plus 1, or 0."""
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(self._definition.digest, 16))
         counts = Transaction(f"{self._app}/undecodable", letters)
@@ -234,9 +230,7 @@ class DeltaTarget(DirectoryTarget):
         return 0 if written is None else written.version() + 1
 
     def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
-        """Write rows to a Delta table, by way of files that Spark writes, so that only a part is in this process's
-        memory.
-        """
+        """Write rows to a Delta table, by way of files of Spark, so that only a part is in this process's memory."""
         for leftover in self._directory.glob(f"{_STAGING}*"):
             shutil.rmtree(leftover)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"

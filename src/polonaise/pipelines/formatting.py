@@ -46,9 +46,7 @@ def read(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Format a value so that no other value of its column looks the same: None as NULL, bytes after 0x, odd texts
-    quoted.
-    """
+    """Format a value unlike all others of its column: None as NULL, bytes after 0x, odd texts in quotes."""
     match value:
         case None:
             return "NULL"
@@ -82,9 +80,7 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to at most three significant digits, up to trillions: 7, 1.2 M, 123 M. Raises as `finite`
-    does.
-    """
+    """Format a number to three significant digits at most, up to trillions: 7, 1.2 M. Raises as `finite`."""
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:

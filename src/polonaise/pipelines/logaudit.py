@@ -176,9 +176,7 @@ def audit_log(
 def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
 ) -> tuple[FragmentCopy, list[str]]:
-    """Return the fragments to read of a partition, and what is wrong with or between its fragments, by their
-    footers.
-    """
+    """Return a partition's fragments to read, and what is wrong with or between its fragments by their footers."""
     store, troubles = clusters.store_at(url), []
     good = []
     listed = clusters.wait(lambda: fragments_of(store, partition))

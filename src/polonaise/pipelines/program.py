@@ -8,7 +8,5 @@ from typing import NoReturn
 
 
 def main(job: str) -> NoReturn:
-    """Become `polonaise pipeline JOB`, with this process's arguments and environment, by which `spark-submit` has
-    settings.
-    """
+    """Become `polonaise pipeline JOB`, with this process's arguments and environment, as `spark-submit` set them."""
     os.execv(sys.executable, [sys.executable, "-m", "polonaise.cli", "pipeline", job, *sys.argv[1:]])

@@ -45,9 +45,7 @@ class Snapshot:
         return sum(span.last - span.first + 1 for span in self.spans.values())
 
     def read(self, *, where: str | None = None, schema: str | None = None) -> DataFrame:
-        """Return the transactions for which the condition `where` holds, with the columns of `schema`, as
-        `polonaise.spark.read`.
-        """
+        """Return the transactions for which `where` holds, in the columns of `schema`, as `spark.read` does."""
         options: Mapping[str, object] = self._options
         return read(self.spark, self.cluster, where=where, schema=schema, **options)
 

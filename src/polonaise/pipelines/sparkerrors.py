@@ -18,8 +18,7 @@ _OURS: Final = re.compile(
     r"(?:^|\[USER_RAISED_EXCEPTION\] )polonaise\.(?:errors|faults)\.\w+: \[(\w+)\] (.*?)(?: SQLSTATE: \w+)?$",
     re.MULTILINE,
 )
-"""The last line of a task's traceback that ends with a `PolonaiseError`, or of one that a column raises: code and
-text."""
+"""The last line of a task's traceback that ends with a `PolonaiseError`, or one that a column raises: code and text."""
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"

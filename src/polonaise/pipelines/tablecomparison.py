@@ -75,7 +75,7 @@ class Comparison:
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """Each numeric column outside the key, if there is one, with its sum in the table and the right sum; None of no
+    """Each numeric column outside the key, if there is one, with its sum in the table and the right one; None of no
     rows."""
     totals: Mapping[str, int]
     """The number of keys that differ, by kind. Kinds that don't occur are left out."""

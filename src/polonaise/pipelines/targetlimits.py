@@ -97,9 +97,7 @@ def _skipped(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> list
 
 
 def refused_rows(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> DataFrame:
-    """Return the rows that `without_refused` skips, as rows of a table of refused rows, with what `rowtexts.shown`
-    takes.
-    """
+    """Return the rows that `without_refused` skips, as a table of refused rows has them."""
     drops = _skipped(frame, view, limits)
     if not drops:
         drops = [limits[0]._replace(refused=F.lit(False))]

@@ -107,9 +107,7 @@ class Target(ABC):
         letters: DataFrame | None = None,
         refused: DataFrame | None = None,
     ) -> bool:
-        """Replace all rows, letters and refused rows by these, and set the marks to `after`; other partitions begin
-        anew.
-        """
+        """Replace all rows, letters and refused rows, and set the marks to `after`; other partitions begin anew."""
 
     @abstractmethod
     def letters(self) -> str | None:
@@ -148,9 +146,7 @@ class DirectoryTarget(Target):
         self._directory = Path(directory).absolute()
 
     def _check_unused(self, *own: str) -> None:
-        """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and what dead runs leave
-        (`own`).
-        """
+        """Raise `ViewUnfit` if a new table's directory has more than the lock and what dead runs leave (`own`)."""
         names = sorted(path.name for path in self._directory.iterdir()) if self._directory.is_dir() else ()
         for name in names:
             if not any(fnmatchcase(name, pattern) for pattern in (LOCK, *own)):

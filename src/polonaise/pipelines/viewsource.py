@@ -141,9 +141,7 @@ class ViewSource:
         policy: UndecodablePolicy,
         limits: Callable[[StructType], Sequence[Limit]] | None = None,
     ) -> None:
-        """Take the `policy`, and what says which rows of these columns the view's table can't hold; None if it can hold
-        all.
-        """
+        """Take the `policy`, and what says which rows of these columns the view's table can't hold; None for none."""
         self._spark = spark
         self._limits = limits
         self._source = source
@@ -202,9 +200,7 @@ class ViewSource:
                 )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Wait for transactions above `marks`, `_WAIT_S` at most; for a store alone, wait `_STORE_WAIT_S` in any
-        case.
-        """
+        """Wait for transactions above `marks`, `_WAIT_S` at most; for a store alone, `_STORE_WAIT_S` in any case."""
         history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
         if history.log is None:
             time.sleep(_STORE_WAIT_S)

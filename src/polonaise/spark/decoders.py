@@ -124,8 +124,8 @@ class Decoder:
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
-        """Run the row decoder, if there is one, on each body; return those that it can read. For the others `bad` gets
-        the reason.
+        """Run the row decoder, if any, on each body; return those that it can read, and give `bad` the reasons of the
+        others.
 
         With `onUndecodable=fail` the first bad one ends the work, here and below.
         """

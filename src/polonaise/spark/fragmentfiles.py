@@ -1,6 +1,4 @@
-"""Read fragments in any kind of object store: columns, footers, the transaction at a commit time. Errors name the
-fragment.
-"""
+"""Read fragments in object stores: columns, footers, the transaction at a commit time. Errors name the fragment."""
 
 from __future__ import annotations
 

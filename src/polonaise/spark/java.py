@@ -116,9 +116,7 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
 
 
 def _output_of(path: str, option: str) -> str:
-    """Run a Java with an option and return its output. Raises `_Unfit` if it fails, or does not end within
-    `_ANSWER_S`.
-    """
+    """Run a Java with an option and return its output. Raises `_Unfit` if it fails, or takes over `_ANSWER_S`."""
     with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
         try:

@@ -19,8 +19,7 @@ from polonaise.spark.decodable import fields_inside, holds
 from polonaise.spark.rowvalues import object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
-"""The end of an object and a comma. Only behind these may Arrow take another object for a field of the one around
-it."""
+"""The end of an object and a comma: only behind these may Arrow take another object for a field of the one around."""
 _NANOSECONDS: Final = re.compile(r"(\.[0-9]{6})[0-9]{1,3}(?![0-9])")
 """The fraction of a second with seven to nine digits; its group has six."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")

@@ -406,9 +406,7 @@ async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = 
 
 
 async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
-    """Whether the application's register names this plan and its batch is unfinished; true for a plan of another
-    log.
-    """
+    """Whether the register names this plan and its batch is unfinished; true for a plan of another log."""
     if plan.cluster != log.log_key.hex():
         return True
     value = await log.register(register_key(plan.app), plan.partition)

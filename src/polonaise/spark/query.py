@@ -42,9 +42,7 @@ _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `polonaise` with a session that does not find it by itself: of Spark Connect, or with an
-    archive.
-    """
+    """Register the format `polonaise` with a session that does not find it: of Spark Connect, or with an archive."""
     from polonaise.spark.source import PolonaiseSource
 
     spark.dataSource.register(PolonaiseSource)

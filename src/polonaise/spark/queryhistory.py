@@ -87,9 +87,7 @@ class QueryHistory:
         return None if url is None else clusters.store_at(url)
 
     def _away(self, error: PolonaiseError) -> PolonaiseError:
-        """Return the error for a store that is not there, or empty: `StoreUnavailable` if it was read before, as its
-        key tells.
-        """
+        """Return the error for a store that is not there, or empty: `StoreUnavailable` if its key was read before."""
         alone = self._options.cluster.startswith(FRAGMENTS)
         return StoreUnavailable(error.text) if alone and self._options.log_key is not None else error
 
@@ -230,9 +228,7 @@ class QueryHistory:
         return self._continuations[partition]
 
     def _batch_at(self, partition: PartitionId, id: TransactionId) -> LogBatch | None:
-        """Return what is wanted of the log's batch with this id, read once; None if the log ends before. Or
-        `HistoryTrimmed`.
-        """
+        """Return what is wanted of the batch with this id, read once; None behind the end. Or `HistoryTrimmed`."""
         if (partition, id) not in self._batches:
             assert self.log is not None
             timeout = self._options.timeout_s
@@ -243,9 +239,7 @@ class QueryHistory:
         return self._batches[partition, id]
 
     def ends(self) -> dict[PartitionId, TransactionId]:
-        """Return the next id of each partition that the query reads, after all that is committed, archived, or in the
-        replica.
-        """
+        """Return the next id of each partition read, after all that is committed, archived, or in the replica."""
         log = self.log
         if self._options.log_key is not None:
             _ = self.cluster_key
@@ -337,8 +331,7 @@ class QueryHistory:
         return position
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the first id committed at a time (microseconds UTC) or later, or `end`: there a range before that time
-        ends.
+        """Return the first id committed at a time (microseconds UTC) or later, or `end`: a range up to then ends there.
 
         Raises `HistoryTrimmed` if it was dropped, and can't be read from fragments. If it may be among ids that are
         missing, these are in the range, which `splits` refuses then.
@@ -417,8 +410,8 @@ class QueryHistory:
     ) -> list[Extent]:
         """Return the archived extents, and the rest from one storage node's files.
 
-        Raises `HistoryTrimmed` or `SegmentDamaged` for ids that neither holds, and `LogForked` if the two do not
-        continue.
+        Raises `HistoryTrimmed` or `SegmentDamaged` for ids that neither holds, `LogForked` if one does not continue the
+        other.
         """
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
@@ -437,10 +430,7 @@ class QueryHistory:
             footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
 
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
-        """Return the extent of a range that is read from the servers.
-
-        Reads its first batch, to estimate its size and to see whether the servers have it at all: a millisecond or two.
-        """
+        """Return the extent of a range that the servers have, after reading its first batch, to estimate its size."""
         count = span.last - span.first + 1
         try:
             batch = self._batch_at(partition, span.first)

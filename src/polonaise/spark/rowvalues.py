@@ -38,9 +38,7 @@ def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field], *, infinite: bool) -> None:
-    """Raise `ValueError` if a row does not fit these fields without conversion. `infinite`: their format has
-    infinity.
-    """
+    """Raise `ValueError` if a row does not fit these fields unconverted. `infinite`: their format has infinity."""
     repeated: set[str] = set()
     if Repeated in set(map(type, rows)):
         repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}

@@ -71,8 +71,7 @@ KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
     "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
     "timestampType": Column("int", ("partition",), _log_append_time),
 }
-"""The columns of Spark's Kafka source. `key` and `topic` are null: the query's address says of which topic the rows
-are."""
+"""The columns of Spark's Kafka source. `key` and `topic` are null: the query's address says whose the rows are."""
 
 STANDING: Final = "standing"
 """Column of a row's standing, in the words of `storage.protocol.standing`, when one replica is read."""

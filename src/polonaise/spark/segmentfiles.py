@@ -44,8 +44,7 @@ class SegmentFile(NamedTuple):
 
     path: str
     span: Span
-    """The ids that it holds: up to the next segment's first, if that continues this one, else to the last that can be
-    read."""
+    """Its ids: up to the next segment's first, if that continues this one, else to the last that can be read."""
     bytes: int
     """Size of the file."""
 
@@ -94,9 +93,7 @@ class SegmentFiles:
         return {_partition_of(files): files for files in find(self._path)}
 
     def _examined(self, partition: PartitionId) -> PartitionFiles:
-        """Return what the directory holds of a partition, examined once; what a trim has removed is looked for
-        again.
-        """
+        """Return what the directory holds of a partition, examined once; what a trim has removed is sought again."""
         files = self._files[partition]
         for look in range(_ATTEMPTS):
             if partition in self._partitions_examined:

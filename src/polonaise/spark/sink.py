@@ -157,9 +157,7 @@ class Sink:
 
 
 class BatchSink(DataSourceArrowWriter):
-    """The writer of `df.write.format("polonaise")`: exactly once under (`txnAppId`, `txnVersion`), if they are
-    given.
-    """
+    """The writer of `df.write.format("polonaise")`: exactly once under (`txnAppId`, `txnVersion`), if given."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

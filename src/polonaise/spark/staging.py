@@ -209,9 +209,7 @@ async def within(seconds: float, answer: Awaitable[T]) -> T:
 
 
 async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
-    """Delete objects that nobody needs any more, up to the first that can't be deleted; the rest is left to
-    `collect`.
-    """
+    """Delete objects that nobody needs, up to the first that can't be deleted; the rest is left to `collect`."""
     for name in sorted(set(names)):
         try:
             await within(patience_s, store.delete(name))

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
-"""Seconds for which one request for the latest offset waits for something new, or until a store alone is listed
-again."""
+"""Seconds for which a request for the latest offset waits for something new, or until a store alone is listed again."""
 
 _LOG: Final = "log"
 """Key of the entry of an offset that names its log, by the log's key (`Log.log_key`) in hexadecimal."""
@@ -57,8 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
-        """The ids up to which partitions can be read, exclusive, as of the last request: their ends, or the first
-        missing ids."""
+        """The ids up to which partitions could be read lately, exclusive: their ends, or the first missing ids."""
         self._warned_holes: Mapping[PartitionId, Span] = {}
         """By partition, the ids in no fragment that the last poll found."""
         self._key: bytes | None = None

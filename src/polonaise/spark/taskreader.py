@@ -1,6 +1,4 @@
-"""The work of a reading task: read its part of history, and make the query's columns of it, by columns but for
-decoders.
-"""
+"""The work of a reading task: read its part of history, and make the query's columns, by columns but for decoders."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def _without_own(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(
     options: ReadOptions, split: Split, needs: Sequence[str], *, with_standing: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the log's columns of a split, read from a replica's files, the servers or a fragment, perhaps with
-    standings.
-    """
+    """Yield the columns of a split, read from a replica's files, the servers or a fragment, perhaps with standings."""
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
         path = options.cluster.removeprefix(STORAGE)

@@ -90,9 +90,7 @@ def merged(present: Note, told: Note) -> Note:
 
 
 def _contradicting(newest: _Pair, others: Sequence[_Pair | None]) -> list[_Pair]:
-    """Return those of the others that neither the newest nor a later one among them can be after; none that do not
-    read.
-    """
+    """Return those others that read, and that neither the newest nor a later one among them can be after."""
     read: list[tuple[_Pair, ClusterDescription]] = []
     try:
         for pair in [newest, *sorted((each for each in others if each is not None), reverse=True)]:

@@ -15,13 +15,11 @@ class ReplicaMeasures(NamedTuple):
 
     partition: PartitionId
     usable: bool
-    """Whether the replica's files are open and can be used. If not, only the queue is measured: ids are -1, and sizes
-    0."""
+    """Whether the replica's files are open and usable. If not, only the queue is measured: ids are -1, sizes 0."""
     session: SessionId
     """The session that the replica obeys; -1 for none."""
     last: TransactionId
-    """The last id that the replica holds, synced; the id before its first one if it holds none, -1 without a usable
-    segment."""
+    """The last id that the replica holds, synced; if it holds none, the id before its first, -1 without a segment."""
     confirmed: TransactionId
     """The highest id that the replica knows to be committed; -1 for none."""
     segments: int

@@ -232,8 +232,7 @@ class StorageNode:
                 await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
-        """Open the directory, which must be of the cluster `cluster_key`, or of any if None; a new one becomes that
-        cluster's.
+        """Open the directory, which must be of the cluster `cluster_key` if given; a new one becomes that cluster's.
 
         Raises `NotInitialized` for a new one without a key.
         """
@@ -431,9 +430,7 @@ class StorageNode:
         connection.refuse(error, request=request)
 
     def _connected_servers(self) -> dict[str, str]:
-        """Return the addresses of connected servers of the cluster, by number; operators who come in that role have
-        none.
-        """
+        """Return the addresses of connected servers of the cluster, by number; operators in that role have none."""
         return {
             str(each.peer.node): each.peer_address
             for each in self._connections

@@ -61,8 +61,7 @@ def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimm
 
 
 async def header_of(file: ReadOnlyFile, path: str, files: Files) -> SegmentHeader:
-    """Read a segment's header. Raises `SegmentDamaged`, also if it is of another file, and what `SegmentHeader.decode`
-    does.
+    """Read a segment's header. Raises `SegmentDamaged`, also for another file's, and as `SegmentHeader.decode`.
 
     Raises `WrongClusterKey` for a header of another cluster than the control file's.
     """

@@ -95,9 +95,7 @@ class PartitionReplica:
         syncs: Histogram | None = None,
         no_room: NoRoom | None = None,
     ) -> None:
-        """Begin to open the files. `syncs` gets the time of each write with its sync, `no_room` what a full disk
-        refuses.
-        """
+        """Begin to open the files. `syncs` gets the time of each write and sync, `no_room` what a full disk refuses."""
         self._host = host
         self._partition = partition
         self._settings = settings
@@ -122,8 +120,7 @@ class PartitionReplica:
         self._syncs = syncs or Histogram()
         self._no_room = no_room or NoRoom(host.clock)
         self.counts = {"batches": 0, "transactions": 0, "bytes": 0, "syncs": 0, "refused": 0}
-        """What was stored, the syncs that this took, and the queued messages refused, since the replica was first used.
-        """
+        """What was stored, the syncs that this took, and the queued messages refused, since the first use."""
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
@@ -428,9 +425,7 @@ class PartitionReplica:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-        """Verify a part of the log, as `log.checks.verify_part` does. Damage is recorded before `DamageFound` is
-        raised.
-        """
+        """Verify a part of the log, as `log.checks.verify_part`. Damage is recorded before `DamageFound` is raised."""
         await self._opened.wait()
         log, replica = self._usable()
         return await self._noting_damage(log, replica, verify_part(log, first, bytes_max))
@@ -474,9 +469,7 @@ class PartitionReplica:
             await self._record_loss(log, replica, damage)
 
     async def _record_loss(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
-        """Record durably that nothing above the last good id is believed, then tell the owner if this copy was in its
-        session.
-        """
+        """Record durably that nothing above the last good id is believed, then tell the owner of the session."""
         _log.error("%s: %s", self._name, damage, extra=self._fields)
         self._damage = damage
         try:

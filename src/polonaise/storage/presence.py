@@ -34,9 +34,7 @@ class Presence:
         small_files: Sequence[str],
         write_again: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make the check. `let_go` is called once, when the directory is gone; `write_again` when a small file is
-        missing.
-        """
+        """Make the check. `let_go` is called once the directory is gone, `write_again` when a small file is missing."""
         self._settings = settings
         self._control = control
         self._replicas = replicas

@@ -8,8 +8,7 @@ from typing import Final
 from polonaise.link.settings import LinkSettings
 
 STOP_S_MAX: Final = 5.0
-"""Seconds in which a storage node's process stops once told to, before it is ended by force: nothing rests on a clean
-end."""
+"""Seconds that a storage node's process has to stop before it is ended by force: nothing rests on a clean end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class StorageSettings:
     read_bytes_max: int = 8 * 1024 * 1024
     """The most bytes in the answer to one read, but for a single batch that is larger."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """The bytes per second that the scrub reads; 0 for none. The default takes six days for a terabyte, and 0.5 % of a
-    core."""
+    """Bytes per second that the scrub reads; 0 for none. By default six days for a terabyte, and 0.5 % of a core."""
     scrub_every_s: float = 6 * 3600.0
     """The least seconds between the beginnings of two scrub rounds: a small log need not be read all the time."""
     presence_s: float = 1.0

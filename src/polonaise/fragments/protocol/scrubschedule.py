@@ -204,9 +204,7 @@ class FragmentScrub:
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
 
     def refused(self, now_s: float, wall_us: int, name: FragmentName, transaction: TransactionId, what: str) -> None:
-        """Note that a read could not get this id from the fragment, which counts as damaged, and if new is looked at
-        next.
-        """
+        """Note that a read could not get this id from the fragment: it counts as damaged, and if new is read next."""
         self.damaged(wall_us, name, what)
         self._refused.setdefault(name, transaction)
         self._again.setdefault(name, (now_s, Verify(name, 0)))

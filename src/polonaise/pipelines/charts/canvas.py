@@ -48,9 +48,7 @@ _SCALES: Final = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 
 
 def area(height: float, left: float, right: float, top: float, bottom: float, heading: str) -> Axes:
-    """Make an empty area with these margins in a drawing of this height, and a heading above. Sizes are in its
-    units.
-    """
+    """Make an empty area with these margins in a drawing of this height, and a heading above. Sizes in its units."""
     figure = Figure((WIDTH / 72, height / 72), dpi=72, frameon=False)
     width, inner = WIDTH - left - right, height - top - bottom
     axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, inner / height), frameon=False)
@@ -62,9 +60,7 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
 
 
 def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top: float = 30) -> Axes:
-    """Make an area for these values, with round numbers on its left, which include zero unless all values lie far from
-    it.
-    """
+    """Make an area for these values, with round numbers at its left, and zero unless all values lie far from it."""
     low, high = finite(min(values)), finite(max(values))
     near, far = sorted((abs(low), abs(high)))
     if near < 0.6 * far or low == high:
@@ -99,9 +95,7 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
-    """Let the axis below go from `low` to `high`, days since 1970, with labels where the longest periods that fit
-    begin.
-    """
+    """Let the axis below go from `low` to `high`, days since 1970, with labels where long periods begin."""
     axes.set_xlim(low, high)
     locator = AutoDateLocator(tz=UTC, minticks=least, maxticks=10)
     ticks = [at for at in locator.tick_values(*num2date((low, high), UTC)) if low <= at <= high]
@@ -177,9 +171,7 @@ class _Renderer(RendererSVG):
 
 
 def svg(axes: Axes, label: str, summary: str) -> Markup:
-    """Return the drawing as an SVG element, one picture to screen readers, which `label` names and `summary`
-    describes.
-    """
+    """Return the drawing as an SVG element: for screen readers one picture, named `label`, told by `summary`."""
     figure = axes.figure
     assert isinstance(figure, Figure)
     for artist in figure.findobj():

@@ -63,9 +63,7 @@ class Chart(ABC):
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:
-        """Return the chart with its title, of the id `identity`, marks, notes and table; without data, only title and
-        notes.
-        """
+        """Return the chart with title, marks, notes and table, its id `identity`; without data, title and notes."""
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:
             return element("figure", title, element("p", "No data.", class_="nothing"), *self._notes([]))

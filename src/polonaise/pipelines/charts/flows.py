@@ -63,9 +63,7 @@ class Flows(Chart):
 
 
 def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, int]:
-    """Return the row (`side` 0) or column (1) of each name, counted from 0, the largest first, all small ones in the
-    last.
-    """
+    """Return the row (`side` 0) or column (1) of each name, from 0, the largest first, all small ones in the last."""
     sizes: dict[str, float] = defaultdict(float)
     for pair, value in values.items():
         for name in pair:

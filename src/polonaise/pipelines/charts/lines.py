@@ -150,9 +150,7 @@ def _name(axes: Axes, ends: Mapping[str, tuple[float, float]], colours: Mapping[
 
 
 def spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Move heights of names, given in ascending order, apart so that no name covers another, and none is above
-    `high`.
-    """
+    """Move ascending heights of names apart so that no name covers another, and none is above `high`."""
     placed: list[float] = []
     for height in wanted:  # first all of them upwards, then those that are too high back down
         placed.append(max(height, placed[-1] + _GAP if placed else low))

@@ -18,9 +18,7 @@ _NAME: Final = re.compile(r"`.*`|\w+", re.DOTALL)
 
 
 def checked_columns(text: str) -> str:
-    """Return `text` if each of its columns has a name and a known type, with all types inside of it. Or raise
-    `ValueError`.
-    """
+    """Return `text` if each of its columns has a name and a known type, nested ones too. Raises `ValueError`."""
     for field in _parts(_TOKEN.findall(text)):
         _check_field(field, "column")
     return text

@@ -96,9 +96,7 @@ class Plan(NamedTuple):
 
 
 def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
-    """Return a plan for each partition that has rows: blocks in the order of tasks, undivided, in as few groups as
-    possible.
-    """
+    """Return a plan for each partition that has rows: undivided blocks in the order of tasks, in few groups."""
     drafts: dict[PartitionId, _Draft] = {}
     for task in sorted(staged, key=lambda each: each.task):
         for ref in task.blocks:
@@ -153,9 +151,7 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
 
 
 def plans_prefix(app: str, batch: int) -> str:
-    """Return the prefix of the names of a batch's plans; with a folder for each, deleting would leave empty ones
-    behind.
-    """
+    """Return the prefix of the names of a batch's plans: no folder, which deleting would leave behind, empty."""
     # Hashed: an application's name may not be a valid file name.
     return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"
 

@@ -245,9 +245,7 @@ def _check_same_rows(latest: SinkProgress, origin: Origin, app: str, *, whole: b
 def _check_same_partitions(
     by_partition: Mapping[PartitionId, SinkProgress], batch: int, partitions: Collection[PartitionId], app: str
 ) -> None:
-    """Raise `batch_unfinished` if the batch has rows for other partitions now than when it was begun, as far as
-    known.
-    """
+    """Raise `batch_unfinished` if the batch, as far as known, has rows for other partitions than when it was begun."""
     begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions
     unexpected = sorted(begun.keys() - set(partitions))

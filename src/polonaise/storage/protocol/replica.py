@@ -36,18 +36,14 @@ class StoreBatches:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Remove everything above this id, durably; of a batch that goes on above it, all stays if an id in it is
-    confirmed.
-    """
+    """Remove all above this id, durably; of a batch that goes on above it, all stays if an id in it is confirmed."""
 
     last: TransactionId
 
 
 @dataclass(frozen=True, slots=True)
 class DropBelow:
-    """Drop the oldest segment, durably, if all of it lies below this id; then answer with the first id left, and if
-    more is.
-    """
+    """Drop the oldest segment, durably, if below this id; then answer with the first id left, and if there are more."""
 
     before: TransactionId
 
@@ -332,8 +328,7 @@ class Replica:
     def _refused_store(self, request: StoreRequest) -> Refuse | None:
         """Return why this copy may not take a message of the session, or None if it may.
 
-        After a loss or a failed sync it may not even acknowledge barriers: that says that everything before is still
-        here.
+        After a loss or a failed sync not even a barrier: its acknowledgement says that everything before is here.
         """
         # The fence before everything else: a deposed owner has to learn that it is deposed, not of a trouble here.
         if request.session != self.promises.fence:
@@ -353,9 +348,7 @@ class Replica:
         return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
-        """End a connection's part in the session, because one of its `Store`s failed: an acknowledgement covers all
-        before it.
-        """
+        """End a connection's part in the session: a `Store` failed, and an acknowledgement covers all before it."""
         self.disconnected(connection)
 
     def lost(self, error: PolonaiseError) -> TellLoss | None:

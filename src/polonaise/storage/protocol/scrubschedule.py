@@ -79,7 +79,7 @@ class Scrub:
     __slots__ = ("_bytes_per_s", "_every_s", "_first", "_forgotten", "_next_s", "_round_s", "_waiting", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
-        """Make a schedule that reads at most `bytes_per_s` bytes per second, with the first round at `first_s`
+        """Make a schedule that reads at most `bytes_per_s` bytes a second, with the first round at `first_s`
         (monotonic).
 
         Each further round begins at the earliest `every_s` seconds after the beginning of the one before.
