@@ -41,7 +41,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 	$(BIN)/ruff format --check src proving tests benchmarks examples docs/site
 	$(BIN)/ruff check src proving tests benchmarks examples docs/site
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal; tests=$$?; \
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal --sample $(SAMPLE); tests=$$?; \
 	wait $$types || { echo "mypy has found what stands above the tests"; exit 1; }; exit $$tests
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.

@@ -125,6 +125,7 @@ async def marked(address: str) -> None:
 MARKED = "the coordinator was put back to an older state, and its values are older than the storage nodes know, of "
 
 
+@pytest.mark.exhaustive  # of commands
 @pytest.mark.parametrize("command", CHANGING)
 def test_nothing_is_changed_where_a_value_is_marked_as_older_though_no_node_answers(
     shell: Shell, tmp_path: Path, place: str, command: str, monkeypatch: pytest.MonkeyPatch
@@ -191,6 +192,7 @@ def test_an_older_state_is_told_before_all_that_a_change_would_be_refused_or_ask
     shell.refuses(*command.split(" "), "--coordinator", place, code="coordinator_outdated", naming=MARKED)
 
 
+@pytest.mark.exhaustive  # of commands
 @pytest.mark.parametrize("command", CHANGING)
 def test_nothing_is_changed_in_a_coordinator_of_an_older_state(
     shell: Shell, tmp_path: Path, place: str, command: str
@@ -285,6 +287,7 @@ def test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt() -
 REFUSED = CertificateRefused("the certificate of 'n' is for server, and not for a client: use one with both")
 
 
+@pytest.mark.exhaustive  # of commands
 @pytest.mark.parametrize("command", CHANGING)
 def test_nothing_is_changed_where_all_nodes_refuse_the_certificate_with_which_they_are_asked(
     shell: Shell, tmp_path: Path, place: str, command: str, monkeypatch: pytest.MonkeyPatch

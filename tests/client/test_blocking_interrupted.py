@@ -181,6 +181,7 @@ def _works(log: blocking.Log) -> list[object]:
     return told.get(timeout=10)  # type: ignore[no-any-return]
 
 
+@pytest.mark.exhaustive  # of methods
 @pytest.mark.parametrize("what", CALLS)
 def test_a_call_is_broken_off_wherever_and_the_log_goes_on(what: str) -> None:
     with testing.blocking_log() as log:

@@ -102,6 +102,7 @@ def advised(library: str, text: str) -> list[str]:
     return sorted(set(re.findall(pattern, " ".join(text.split()))), key=len, reverse=True)
 
 
+@pytest.mark.exhaustive  # of libraries
 def test_where_only_a_part_is_patched_that_is_told_and_what_is_advised_works(
     library: str, face: str, tmp_path: Path, hosted: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_where_only_a_part_is_patched_that_is_told_and_what_is_advised_works(
     assert told(library, spared, face, hosted) == "appended"
 
 
+@pytest.mark.exhaustive  # of libraries
 def test_where_all_is_patched_a_process_hosts_no_log_but_opens_one(
     library: str, face: str, tmp_path: Path, hosted: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_its_ports(
     tmp_path: Path, end: signal.Signals

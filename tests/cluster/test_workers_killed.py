@@ -254,6 +254,7 @@ async def replaced(workers: Workers, wrong: str) -> list[str]:
     return [each for each in await workers.wrong() if "missing" not in each]
 
 
+@pytest.mark.exhaustive  # of databases: what each of them does is tried with views
 async def test_a_worker_that_goes_on_after_it_was_replaced_changes_nothing(tmp_path: Path, url: str) -> None:
     async with at_work(tmp_path, url) as workers:
         assert await replaced(workers, "goes-on") == []

@@ -152,6 +152,7 @@ async def test_what_brokers_lack_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "Kafka is not measured: Kafka needs `java`" in "\n".join(benchmark.pages["kafka"])
 
 
+@pytest.mark.exhaustive  # of transports
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", [LINK, GRPC])
 def test_a_short_run_measures_all_that_it_can_here(transport: str) -> None:

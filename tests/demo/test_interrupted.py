@@ -23,6 +23,7 @@ WITHIN_S = 90.0
 OUTPUT = "bank-demo"
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.parametrize(
     ("number", "when"),
     [
@@ -43,6 +44,7 @@ def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signal
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_demo_that_is_stopped_while_spark_works_takes_spark_along(number: signal.Signals, tmp_path: Path) -> None:

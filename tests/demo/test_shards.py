@@ -205,6 +205,7 @@ def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(monkeypatch: p
     assert ended.value.code == ExitStatus.FAILED
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "when"),

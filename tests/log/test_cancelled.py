@@ -104,6 +104,7 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
     return work
 
 
+@pytest.mark.exhaustive  # of moments
 @pytest.mark.parametrize("late", [False, True], ids=["during a call", "when its outcome is on the way"])
 @pytest.mark.parametrize("capacity", [0, 32])
 @pytest.mark.parametrize("prepare", [opens, opens_control, reads, rolls_and_cuts])

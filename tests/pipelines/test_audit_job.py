@@ -62,6 +62,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, a
     return url
 
 
+@pytest.mark.exhaustive  # of kinds of tables
 def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, address: str, table: str) -> None:
     report = audit_table(spark, address, balances, table)
     assert report.well
@@ -71,6 +72,7 @@ def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, addres
     assert report.found.sums["balance"] == (total, total)
 
 
+@pytest.mark.exhaustive  # of kinds of tables
 def test_a_difference_of_one_cent_is_found_and_named(spark: SparkSession, address: str, table: str) -> None:
     right = {account: balance for account, balance, *_ in expected_balances(COUNT, COUNT)}[3]
     execute(table, "UPDATE balances SET balance = balance + 1 WHERE account = 3")
@@ -84,6 +86,7 @@ def test_a_difference_of_one_cent_is_found_and_named(spark: SparkSession, addres
     assert there == expected + 1
 
 
+@pytest.mark.exhaustive  # of kinds of tables
 def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession, address: str, table: str) -> None:
     execute(table, "DELETE FROM balances WHERE account = 5", "INSERT INTO balances VALUES (77, 1, 1, 1)")
     found = audit_table(spark, address, balances, table).found
@@ -161,6 +164,7 @@ def test_somebody_elses_directory_is_audited_and_nothing_is_made_in_it(
     assert [file.name for file in lake.iterdir()] == ["rows.parquet"]
 
 
+@pytest.mark.exhaustive  # of kinds of tables
 def test_only_so_many_are_named_and_all_are_counted(spark: SparkSession, address: str, table: str) -> None:
     execute(table, "UPDATE balances SET changes = 0")
     found = audit_table(spark, address, balances, table, named_max=2).found

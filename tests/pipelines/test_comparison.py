@@ -54,6 +54,7 @@ def test_rows_are_compared_also_if_their_sum_has_too_many_digits(spark: SparkSes
     assert (found.totals, found.sums["d"]) == ({DIFFERENT: 2}, (None, 2 * int(largest[1:])))
 
 
+@pytest.mark.exhaustive  # of types
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "values", "same"),

@@ -67,6 +67,7 @@ def letters_in(table: str, view: TableView) -> list[tuple[Any, ...]]:
 LETTERS = [(0, COUNT, 7, BAD), (0, COUNT + 1, 0, WORSE), (1, COUNT, 0, BAD)]
 
 
+@pytest.mark.exhaustive  # of kinds of tables
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "view"),

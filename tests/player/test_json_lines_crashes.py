@@ -208,6 +208,7 @@ def test_a_target_that_dies_at_any_call_keeps_its_word(power_loss: Collection[in
     every_crash(power_loss, 6)
 
 
+@pytest.mark.exhaustive  # of calls of the disk
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("power_loss", AFTER_WHICH.values(), ids=AFTER_WHICH)
 @pytest.mark.parametrize("fault", ["fail_syncs", "fail_writes", "fail_reads", "fill"])

@@ -180,6 +180,7 @@ def test_no_half_of_a_password_is_told_by_a_peer_whose_text_is_cut_on_the_way(be
     assert len(refused.text) > 65_000
 
 
+@pytest.mark.exhaustive  # of places of a cut
 @pytest.mark.parametrize("characters_max", range(1, 80))
 def test_the_end_of_a_log_begins_within_no_password(characters_max: int) -> None:
     log = "listening\n" * 30_000 + f"could not reach {ADDRESS}\nended\n"

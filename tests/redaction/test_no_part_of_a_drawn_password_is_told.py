@@ -150,6 +150,7 @@ def parts_told(password: str, told: str) -> list[str]:
     return [part for part in parts if sum(letter in RARE.lower() for letter in part) > 1 and part in shown]
 
 
+@pytest.mark.exhaustive  # of places for a password
 @pytest.mark.parametrize(("call", "form"), CALLS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("QX@ZJ:K97QXZ")

@@ -345,6 +345,7 @@ def first_quick(given: Iterator[tuple[str, ...]]) -> Iterator[Any]:
         tried.add(command)
 
 
+@pytest.mark.exhaustive  # of commands
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("given", list(first_quick(commands())))
 @pytest.mark.timeout(60)

@@ -118,6 +118,7 @@ def test_a_run_with_faults_of_every_kind_breaks_no_promise(directory: Path, tran
     assert json.loads((directory / "report.json").read_text()) == report.document()
 
 
+@pytest.mark.exhaustive  # of stages
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("hosts", [LOOPBACK, NAMESPACES])
 def test_a_run_that_is_interrupted_and_killed_leaves_nothing_and_is_resumed(directory: Path, hosts: str) -> None:

@@ -94,6 +94,7 @@ def everything(spark: SparkSession, log: Filled) -> DataFrame:
     return load(spark, log.address).cache()
 
 
+@pytest.mark.exhaustive  # of conditions: each is tried without Spark, too
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_a_condition_reads_just_what_it_would_leave(
     spark: SparkSession, log: Filled, everything: DataFrame, where: str | None

@@ -47,6 +47,7 @@ def extremes(kind: type[Message]) -> Iterator[Message]:
 CASES = [pytest.param(message, id=repr(message)) for kind in KINDS for message in extremes(kind)]
 
 
+@pytest.mark.exhaustive  # of messages and numbers
 @pytest.mark.parametrize("message", CASES)
 @simulated
 async def test_a_number_at_its_limits_leaves_a_copy_that_sessions_can_use(

@@ -41,6 +41,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             yield Rig(ground, drivers)
 
 
+@pytest.mark.exhaustive  # of faults: the campaign draws all of them
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",

@@ -157,6 +157,7 @@ def coordinator_in(kind: str, directory: Path) -> str:
     return f"zookeeper://{ensemble().hosts}{new_root()}"
 
 
+@pytest.mark.exhaustive  # of coordinators
 @pytest.mark.parametrize("kind", ["directory", "ZooKeeper"])
 async def test_no_append_fails_while_the_nodes_change_their_version_one_by_one(kind: str, tmp_path: Path) -> None:
     old = await asyncio.to_thread(sources_of, BEFORE)

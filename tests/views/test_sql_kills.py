@@ -29,6 +29,7 @@ def test_an_sqlite_view_dies_between_any_two_statements(sqlite_url: str) -> None
     kill_everywhere(sqlite_url)
 
 
+@pytest.mark.exhaustive  # of databases
 @pytest.mark.slow
 def test_a_servers_view_dies_between_any_two_statements(server_url: str) -> None:
     kill_everywhere(server_url)

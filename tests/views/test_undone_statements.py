@@ -149,6 +149,7 @@ async def applied_over_a_lock(
     return view
 
 
+@pytest.mark.exhaustive  # of ways to catch one
 @GOES_ON
 @pytest.mark.parametrize("around", CATCHES)
 @pytest.mark.parametrize("how", READS)
@@ -293,6 +294,7 @@ class StubbornBank(CatchingBank):
         assert self.begun == [0, 0, 1], "what follows in the run is not begun before it is tried again"
 
 
+@pytest.mark.exhaustive  # of ways to send one
 @pytest.mark.parametrize("further", FURTHER)
 @pytest.mark.parametrize("around", CATCHES)
 @pytest.mark.parametrize("how", READS)

@@ -258,6 +258,7 @@ def by_the_driver(db: Connection, statement: str) -> None:
     getattr(driver, "rollback" if "rollback" in statement else "commit")()
 
 
+@pytest.mark.exhaustive  # of statements
 @pytest.mark.parametrize("how", [through_sqlalchemy, with_a_cursor, with_many, by_the_driver])
 @pytest.mark.parametrize("statement", STATEMENTS)
 async def test_nobody_else_ends_the_transaction_unnoticed(
@@ -266,6 +267,7 @@ async def test_nobody_else_ends_the_transaction_unnoticed(
     await check_not_ended_by(server_url, how, statement)
 
 
+@pytest.mark.exhaustive  # of statements
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [through_sqlalchemy, with_a_cursor])
 @pytest.mark.parametrize("statement", ON_MARIADB)
