@@ -12,7 +12,8 @@ from typing import Any
 from polonaise.coordination.values import Engagement, PartitionValue, partition_key
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import StorageId, TransactionId
-from polonaise_proving.record.observations import Fate, Kind, Violation
+from polonaise_proving.judges.moments import loss_is_told, nothing_accepted
+from polonaise_proving.record.observations import Violation
 from polonaise_proving.stages.simulated.observer import Observer
 from polonaise_proving.work.application import Application
 
@@ -65,9 +66,7 @@ class Disaster:
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
         """Let applications append for a while.
 
-        Raises `Violation` if one of their appends is accepted, if a client sees an id above those in `known` (the
-        highest known id of each partition), and for the first violation that the history noted. A producer's append
-        does not count as accepted: it may repeat one that was committed earlier, and is then told so, which is true.
+        `known` is the highest id of each partition that was known before. Raises the first `Violation`.
         """
         first_try = len(self._history.tries)
         # Work first, then the nodes: the applications try as soon as they live, while servers still recover.
@@ -76,12 +75,8 @@ class Disaster:
         for node in self._cluster.nodes:
             node.let_up()
         await asyncio.sleep(_WATCH_S)
-        # No append may be told to be committed, and no client may have seen a new id in its feed (`told`).
-        for attempt in self._history.tries[first_try:]:
-            if attempt.fate is Fate.COMMITTED and attempt.kind is not Kind.PRODUCED:
-                raise Violation(_PROMISE, "nothing to be accepted", str(attempt))
-        if self._history.told != known:
-            raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
+        for violation in nothing_accepted(self._history.tries[first_try:], self._history.told, known):
+            raise violation
         self._observer.stop_if_violated()  # by what the clients noticed by themselves
 
     async def go_back(self) -> None:
@@ -192,13 +187,6 @@ class Disaster:
         return [names & wiped for names in engaged]
 
     def _check_health(self, reasons: Sequence[set[str]]) -> None:
-        """Check that no partition is ready, and that the health of one at least names all its `reasons`.
-
-        One is enough: the owners of the others may not have asked all replicas yet. Raises `Violation`.
-        """
-        partitions = self._health()
-        if any(health["ready"] for _, health in partitions):
-            raise Violation(_PROMISE, "no partition to be ready", repr(partitions))
-        told = [(partition, str(health["waits_for"])) for partition, health in partitions]
-        if not any(all(reason in text for reason in reasons[partition]) for partition, text in told):
-            raise Violation(_PROMISE, f"health to name all of {reasons}", repr(told))
+        """Raises the first `Violation`."""
+        for violation in loss_is_told(self._health(), reasons):
+            raise violation

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from polonaise.errors import ConnectionLost, PolonaiseError
@@ -24,7 +24,8 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Join, LastSessionInfo, SessionInfo, Store, Stored
-from polonaise_proving.record.observations import History
+from polonaise_proving.judges.moments import acknowledged_is_held, fenced_out, joined_where_it_ends
+from polonaise_proving.record.observations import History, Violation
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Cluster, Node
 
 _DEADLINE_S: Final = 2.0
@@ -140,10 +141,7 @@ class DoubleOwner:
             await first.ask(Join(self._session, prepared, crc))
         except PolonaiseError:
             return
-        durable = self._held(node)
-        if durable.get(prepared) != crc:
-            expected = f"no copy without id {prepared}, CRC {crc:#010x}, to join there"
-            self._history.violated("P1 durability", expected, f"{node.name} holds {sorted(durable)}, and has joined")
+        self._judged(joined_where_it_ends(node.replica(self._partition), prepared, crc))
 
     async def go_on_elsewhere(self, node: Node, first: _Conversation, second: _Conversation) -> None:
         """Go on with the session on the second connection after the first one broke with a batch on its way."""
@@ -175,12 +173,8 @@ class DoubleOwner:
         with contextlib.suppress(TimeoutError):
             await first.store(fenced, 2, following)
         promised = node.promised(self._partition)
-        if promised is not None and promised.promises.fence < self._session:
-            seen = f"that of {node.name} is at {promised.promises.fence}"
-            self._history.violated("P2 agreement", f"a fence that was told at {self._session} to stay there", seen)
-        if max(self._held(node), default=-1) > end.max_synced:
-            expected = f"nothing of session {fenced} after {self._session} was told that {node.name} ends"
-            self._history.violated("P2 agreement", f"{expected} at {end.max_synced}", f"{sorted(self._held(node))}")
+        fence = None if promised is None else promised.promises.fence
+        self._judged(fenced_out(node.replica(self._partition), end.max_synced, fence, fenced, self._session))
 
     # ------------------------------------------------------------------ what an owner does
 
@@ -209,19 +203,12 @@ class DoubleOwner:
 
     # ------------------------------------------------------------------ whether it is true
 
-    def _held(self, node: Node) -> dict[TransactionId, int]:
-        """Return the CRCs of the batches that are durable at a node, by their last ids."""
-        return {batch.last: batch.crc for batch in node.replica(self._partition).batches}
-
     def _check(self, node: Node, conversation: _Conversation) -> None:
-        """Check that the node holds every batch of the session up to the highest number that it acknowledged."""
-        durable = self._held(node)
-        for number, batch in conversation.sent.items():
-            if number <= conversation.acknowledged and durable.get(batch.last) != batch.crc:
-                expected = (
-                    f"ids {batch.first} to {batch.last} of {node.name}, acknowledged with {conversation.acknowledged}"
-                )
-                self._history.violated("P1 durability", expected, f"it holds batches up to {sorted(durable)}")
+        replica = node.replica(self._partition)
+        self._judged(acknowledged_is_held(replica, conversation.sent, conversation.acknowledged))
+
+    def _judged(self, found: Iterable[Violation]) -> None:
+        self._history.violations.extend(found)
 
 
 _MISCHIEF: Final[tuple[Mischief, ...]] = (

@@ -14,13 +14,13 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import PartitionId
+from polonaise_proving.judges.moments import needed_copies
 from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 
 _TIMEOUT_S: Final = 1.0
 """Virtual seconds that the operator's commands wait, for an answer and for the partitions to follow."""
 _AGAIN_S: Final = 0.2
-_PROMISE: Final = "P1 durability"
 
 
 class RequirementChanges:
@@ -83,10 +83,8 @@ class RequirementChanges:
         holding = [
             name for name, node in engaged.items() if node.name in spoilt or node.durable_last(partition) >= told
         ]
-        if lack := value.required.lack_of(holding):
-            expected = f"{told} of partition {partition}, told as committed, on the replicas that commits need"
-            seen = f"{lack}: of the engaged {', '.join(engaged)}, it is on {', '.join(holding)}"
-            self._history.violated(_PROMISE, expected, seen)
+        lack = value.required.lack_of(holding)
+        self._history.violations.extend(needed_copies(partition, told, lack, engaged, holding))
 
     def _engaged(self, value: PartitionValue) -> dict[str, Node]:
         engaged = {name for name, each in value.engagements.items() if each.unresolved}

@@ -15,6 +15,7 @@ from typing import Final
 
 from polonaise.log import registers
 from polonaise.terms import LockMode, TransactionId
+from polonaise_proving.judges.moments import one_holder
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
 from polonaise_proving.record.observations import (
     ACCOUNT_START,
@@ -38,6 +39,8 @@ def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
     for log in logs:
         for checker in CHECKERS:
             violations.extend(checker(log, history))
+    for taken in history.leases_taken:
+        violations.extend(one_holder(taken))
     return violations
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.values import Assignment
 from polonaise.errors import ClientAhead, FragmentsAhead, PolonaiseError, ProducerSequence
-from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.terms import LockMode, PartitionId, Transaction, TransactionId
 from polonaise_proving.record.failures import ScheduleFailed
 
 _CONTRADICTIONS: Final = frozenset(
@@ -120,6 +120,12 @@ class Try:
         mark = self.marks[place] if self.marks else self.mark
         return mark, self.locks[place] if self.locks else []
 
+    @property
+    def demands(self) -> bool:
+        """Whether it could be refused for a lock or its position, on a cluster where all is well."""
+        locks = [mode for transaction in self.locks for _, mode in transaction]
+        return self.position is not None or any(mode != LockMode.APPEND for mode in locks)
+
     def __str__(self) -> str:
         told = f"committed as {self.id}" if self.fate is Fate.COMMITTED else f"{self.fate.value} {self.why}".strip()
         return f"try {self.number} ({self.kind.name} of {self.client}, partition {self.partition}): told {told}"
@@ -177,6 +183,15 @@ class Listing(NamedTuple):
     registers: list[tuple[bytes, bytes]]
 
 
+class LeaseTaken(NamedTuple):
+    """A moment at which a client began to count itself the holder of a lease."""
+
+    holder: str
+    lease: str
+    others: Sequence[str]
+    """Who else counted itself the holder just then."""
+
+
 class History:
     """Everything that happened in a schedule, as its applications know it."""
 
@@ -188,6 +203,7 @@ class History:
         self.listings: list[Listing] = []
         self.listing_count_max = 1
         """The most registers that a server puts into one page of a listing."""
+        self.leases_taken: list[LeaseTaken] = []
         self.violations: list[Violation] = []
         self.true_us: Callable[[], int] = lambda: 0
         """Returns the true time, in microseconds UTC; 0 where nobody asks for it."""

@@ -32,6 +32,7 @@ from polonaise_proving.faults.requirementchanges import RequirementChanges
 from polonaise_proving.faults.storagemoving import StorageMoves
 from polonaise_proving.judges.checkers import check, check_replicas
 from polonaise_proving.judges.committimes import CommitTimes
+from polonaise_proving.judges.moments import quorum_holds
 from polonaise_proving.judges.ownershipcheck import OwnershipCheck
 from polonaise_proving.record.diskaudit import FinalLog
 from polonaise_proving.record.failures import ScheduleFailed
@@ -404,8 +405,7 @@ class Schedule:
 
         Also that replicas have trimmed nothing that they must keep, and note only marks at which they can be cut.
 
-        What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
-        disks are not read: each counts as holding it, because it may have held it.
+        What an application was told or saw, and what a disk has noted as confirmed, is known to be committed.
         """
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -422,10 +422,8 @@ class Schedule:
                     copy = node.promised(partition)
                     if copy is not None:
                         known[node.name] = copy.promises.confirmed
-                who, committed = max(known.items(), key=lambda each: each[1])
-                if sum(last >= committed for last in lasts.values()) < needed:
-                    expected = f"{committed}, committed as {who} was told, on {needed} of {', '.join(lasts)}"
-                    self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
+                if found := list(quorum_holds(known, lasts, needed)):
+                    self.history.violations.extend(found)
                     return  # one is enough, and every look after it would find the same
 
     async def _repaired(self) -> None:

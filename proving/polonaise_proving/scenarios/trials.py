@@ -16,10 +16,11 @@ from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT, Assignment
 from polonaise.log.control import CONTROL_FILE
-from polonaise.terms import FailureReason, LockMode
+from polonaise.terms import FailureReason
 from polonaise_proving.faults.mislaying import MislaidDirectories
 from polonaise_proving.faults.nemesis import Nemesis
-from polonaise_proving.record.observations import Fate, Try, Violation
+from polonaise_proving.judges.moments import planned_fails_nothing
+from polonaise_proving.record.observations import Violation
 from polonaise_proving.stages.simulated.cluster import Node
 from polonaise_proving.stages.simulated.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise_proving.work.waiting_client import WaitingClient
@@ -276,10 +277,8 @@ class Trials:
             await node.process.ended()
             await self._observer.until(SETTLE_S, self._observer.all_engaged)
         await self._worked()
-        for attempt in tries[first:]:
-            reasons = _ENDED if _demands(attempt) else (*_ENDED, _PASSED_OVER)
-            if attempt.fate is Fate.FAILED and any(reason in attempt.why for reason in reasons):
-                raise Violation("P11 availability", "no append to fail because a node is stopped", str(attempt))
+        for violation in planned_fails_nothing(tries[first:], {True: _ENDED, False: (*_ENDED, _PASSED_OVER)}):
+            raise violation
         self._faults.count("planned")
 
     # ------------------------------------------------------------------ P11: copies
@@ -532,9 +531,3 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.1, Trials._mislaid_directories_are_taken),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""
-
-
-def _demands(attempt: Try) -> bool:
-    """Return whether an append could be refused for a lock or its position, on a cluster where all is well."""
-    locks = [mode for transaction in attempt.locks for _, mode in transaction]
-    return attempt.position is not None or any(mode != LockMode.APPEND for mode in locks)
