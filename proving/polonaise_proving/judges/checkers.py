@@ -69,7 +69,7 @@ def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[s
 # ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there
 
 
-def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
+def seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
     """P4: every transaction that a client was given had been committed, so the final log has it, unchanged."""
     for transaction, seen in sorted(history.seen[log.partition].items()):
         if transaction >= len(log):
@@ -81,7 +81,7 @@ def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P2 agreement", f"{there} at {transaction}", f"{describe(seen)} was given to somebody")
 
 
-def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
+def left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
     """P3: readers are given every transaction of an application; those left out are the library's own."""
     for transaction, who in sorted(history.left_out[log.partition].items()):
         if transaction < len(log) and not log.transactions[transaction].own:
@@ -89,7 +89,7 @@ def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P3 order and density", f"{there} at {transaction} to be given", f"{who} was not given it")
 
 
-def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
+def told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
     """P1: every append that an application was told is committed is in the log, under its ids and with its bytes."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
@@ -105,7 +105,7 @@ def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
 # ------------------------------------------------------------------ P3: order
 
 
-def _order(log: FinalLog, history: History) -> Iterator[Violation]:
+def order(log: FinalLog, history: History) -> Iterator[Violation]:
     """P3: ids are dense and in commit order; times, sessions and generations never decrease. P2: CRCs make a chain."""
     following = 0
     for batch in log.batches:
@@ -132,7 +132,7 @@ def _order(log: FinalLog, history: History) -> Iterator[Violation]:
 # ------------------------------------------------------------------ P5: serializability
 
 
-def _locks(log: FinalLog, history: History) -> Iterator[Violation]:
+def locks(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: by the evidence in the batches, no lock that a transaction checked was raised between its mark and its id."""
     if len(log.marks) != len(log):
         yield Violation("P5 serializability", "evidence in every batch", f"{len(log.marks)} of {len(log)} transactions")
@@ -162,7 +162,7 @@ def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
             first = transaction
 
 
-def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
+def evidence(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: the mark and the locks in the log's evidence are those with which the application made the try."""
     for transaction, body in enumerate(log.bodies):
         if body is None or body.number >= len(history.tries) or transaction >= len(log.marks):
@@ -176,7 +176,7 @@ def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P5 serializability", f"mark {mark} and locks {locks} of {attempt}", seen)
 
 
-def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
+def bank(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: every transfer was built on the balances that its accounts had just before it, and no balance is negative."""
     balances: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
@@ -192,13 +192,13 @@ def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P5 serializability", "no negative balance", f"{balances[source]} after {transaction}")
 
 
-def _counters(log: FinalLog, history: History) -> Iterator[Violation]:
+def counters(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: each step of a counter, made by compare-and-set of a register, is in the log once and in order."""
     for seen, expected in _out_of_order(log, Kind.COUNT, COUNT, "counter", first=1):
         yield Violation("P5 serializability", f"{expected} next", seen)
 
 
-def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
+def producers(log: FinalLog, history: History) -> Iterator[Violation]:
     """P6: the numbers of an idempotent producer are in the log once each, in order, without gaps."""
     for seen, expected in _out_of_order(log, Kind.PRODUCED, PRODUCED, "producer", first=0):
         yield Violation("P6 fate", f"{expected} next", seen)
@@ -216,7 +216,7 @@ def _out_of_order(log: FinalLog, kind: Kind, fields: Struct, name: str, first: i
         following[owner] = number + 1
 
 
-def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
+def answers(log: FinalLog, history: History) -> Iterator[Violation]:
     """P2: every answer was true of the log: the mark was reached, the register had the value.
 
     The value may be that of any moment from the answer's floor on. P4: no mark is above the end of the log.
@@ -237,7 +237,7 @@ def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P2 agreement", f"register {answer.key!r} = one of {possible} from {answer.floor} on", seen)
 
 
-def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
+def listings(log: FinalLog, history: History) -> Iterator[Violation]:
     """P2: each page of a listing has all registers of one moment, and no page is older than the one before it."""
     stages = log.registers_after()
     ends = [end for end, _ in stages]
@@ -269,7 +269,7 @@ def _listed(
 # ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes
 
 
-def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
+def fates(log: FinalLog, history: History) -> Iterator[Violation]:
     """P6: what was told of an append is true. P9: a group is in the log whole and in one batch, or not at all.
 
     P10: every transaction in the log is one that an application wrote, or the library's own.
@@ -288,7 +288,7 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
             yield from _fate(log, attempt, by_try.get(attempt.number, []))
 
 
-def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
+def reasons(log: FinalLog, history: History) -> Iterator[Violation]:
     """P6: the id that a lock conflict named is in the log, above the mark that the append was built on."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.rests_on is None:
@@ -319,17 +319,17 @@ def _fate(log: FinalLog, attempt: Try, ids: list[TransactionId]) -> Iterator[Vio
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
-    _seen_is_there,
-    _left_out_is_own,
-    _told_is_there,
-    _order,
-    _locks,
-    _evidence,
-    _bank,
-    _counters,
-    _answers,
-    _listings,
-    _fates,
-    _reasons,
-    _producers,
+    seen_is_there,
+    left_out_is_own,
+    told_is_there,
+    order,
+    locks,
+    evidence,
+    bank,
+    counters,
+    answers,
+    listings,
+    fates,
+    reasons,
+    producers,
 )

@@ -1,0 +1,60 @@
+"""Which judges look at which promise: the table of promises in `docs/architecture.md`, to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from polonaise_proving.judges import checkers, deliveries, flatness, histories, moments, rows
+from polonaise_proving.judges.archivecheck import ArchiveCheck, check_fragments
+from polonaise_proving.judges.committimes import CommitTimes
+from polonaise_proving.judges.deliverycheck import DeliveryCheck
+from polonaise_proving.judges.headresetcheck import HeadResetCheck
+from polonaise_proving.judges.ownershipcheck import OwnershipCheck
+from polonaise_proving.judges.told import untold
+
+JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
+    "P1 durability": (
+        checkers.told_is_there,
+        checkers.check_replicas,
+        moments.quorum_holds,
+        moments.needed_copies,
+        moments.acknowledged_is_held,
+        moments.joined_where_it_ends,
+        ArchiveCheck,
+        histories.durability,
+    ),
+    "P2 agreement": (
+        checkers.seen_is_there,
+        checkers.answers,
+        checkers.listings,
+        checkers.check_replicas,
+        moments.fenced_out,
+        histories.agreement,
+        histories.replicas,
+        rows.judge_figures,
+    ),
+    "P3 order and density": (checkers.order, checkers.left_out_is_own, CommitTimes, histories.density),
+    "P4 no dirty read": (checkers.seen_is_there, checkers.answers, histories.no_dirty_read, rows.judge_figures),
+    "P5 serializability": (
+        checkers.locks,
+        checkers.evidence,
+        checkers.bank,
+        checkers.counters,
+        histories.serializability,
+    ),
+    "P6 fate": (checkers.fates, checkers.reasons, checkers.producers, histories.fate),
+    "P7 exactly-once views": (histories.exactly_once,),
+    "P8 exactly-once delivery": (DeliveryCheck, deliveries.mistakes, rows.judge),
+    "P9 all or nothing": (checkers.fates, rows.judge_figures),
+    "P10 corruption": (checkers.fates, checkers.check_replicas, check_fragments, histories.archive, rows.judge_files),
+    "P11 availability": (OwnershipCheck, moments.planned_fails_nothing, flatness.courses),
+    "P12 hostile input": (),
+    "P13 fail-safe": (OwnershipCheck, HeadResetCheck, moments.nothing_accepted, moments.loss_is_told, untold),
+    "leases": (moments.one_holder,),
+}
+"""The judges of each promise, and of leases (`docs/leases.md`).
+
+What no record shows is held by tests alone: no bytes crash a node (`tests/cluster/test_hostile.py`), and, in a
+schedule, that everything is done in bounded time.
+"""

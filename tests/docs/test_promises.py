@@ -1,0 +1,37 @@
+"""The table of promises and the table of their judges are of the same promises, and no judge is left out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from polonaise_proving.judges import moments
+from polonaise_proving.judges.checkers import CHECKERS
+from polonaise_proving.judges.histories import CHECKS
+from polonaise_proving.judges.promises import JUDGES
+from polonaise_proving.mutations.known import MUTATIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def test_the_promises_that_are_judged_are_those_that_are_made() -> None:
+    _, _, table = PAGE.read_text().partition("| id | promise |")
+    table = table.partition("\n\n")[0]
+    assert re.findall(r"^\| (P\d+ [^|]+?) \|", table, re.MULTILINE) == [each for each in JUDGES if each != "leases"]
+
+
+def test_every_judge_looks_at_a_promise() -> None:
+    of_moments = [
+        each for _, each in inspect.getmembers(moments, inspect.isfunction) if each.__module__ == moments.__name__
+    ]
+    judges = {*CHECKERS, *CHECKS.values(), *(each for each in of_moments if not each.__name__.startswith("_"))}
+    assert judges - {judge for those in JUDGES.values() for judge in those} == set()
+
+
+def test_what_a_planted_bug_breaks_in_a_schedule_has_a_judge() -> None:
+    judged = {promise.split()[0] for promise, judges in JUDGES.items() if judges}
+    broken = {
+        each.breaks.partition(":")[0].split(",")[0].split()[0] for each in MUTATIONS.values() if each.test is None
+    }
+    assert broken <= judged
