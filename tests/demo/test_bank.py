@@ -16,8 +16,9 @@ from rich.console import Console
 from polonaise.host.tls import VARIABLES
 from polonaise_proving.demo import run as demo
 from polonaise_proving.demo.bank import Accounts
-from polonaise_proving.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
+from polonaise_proving.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, verdicts
 from polonaise_proving.demo.payments import Book, Payment, make_payments
+from polonaise_proving.record.history import Contents
 from rigs.programs import output_of, run_polonaise
 
 CHECKS = 10
@@ -42,7 +43,7 @@ class Kept:
             rebuilt={},
             rebuilt_payments=Counter(),
             folded=self.folded,
-            replicas={f"storage-{number}": StorageContents(799, "abc") for number in range(3)},
+            replicas={f"storage-{number}": Contents(0, 799, "abc") for number in range(3)},
             storage_nodes=3,
         )
         for payment in self.book.payments:
@@ -199,8 +200,8 @@ def test_a_transaction_that_nobody_judged_is_found(judged: int) -> None:
     assert kept.failed() == [SERIALIZABLE]
 
 
-@pytest.mark.parametrize("held", [StorageContents(799, "abd"), StorageContents(798, "abc")])
-def test_a_storage_node_that_holds_something_else_is_found(held: StorageContents) -> None:
+@pytest.mark.parametrize("held", [Contents(0, 799, "abd"), Contents(0, 798, "abc")])
+def test_a_storage_node_that_holds_something_else_is_found(held: Contents) -> None:
     kept = Kept()
     kept.seen.replicas["storage-1"] = held
     assert kept.failed() == [REPLICAS]
@@ -209,7 +210,7 @@ def test_a_storage_node_that_holds_something_else_is_found(held: StorageContents
 @pytest.mark.parametrize("compared", [0, 1, 2])
 def test_a_storage_node_that_nobody_looked_at_is_missed(compared: int) -> None:
     kept = Kept()
-    kept.seen.replicas = {f"storage-{number}": StorageContents(799, "abc") for number in range(compared)}
+    kept.seen.replicas = {f"storage-{number}": Contents(0, 799, "abc") for number in range(compared)}
     assert kept.failed() == [REPLICAS]
 
 

@@ -5,34 +5,20 @@ That is `Payment` and `decode_opening`.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.errors import SegmentDamaged
 from polonaise.log.serializability import SerializabilityCheck
-from polonaise.storage.files import find
-from polonaise.storage.offline import dump
 from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise_proving.demo.payments import Book, Payment
+from polonaise_proving.record.history import Contents
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds that a storage node that was away may take to catch up."""
 _LOOK_S: Final = 0.3
-
-
-class StorageContents(NamedTuple):
-    """What a storage node holds, according to its files."""
-
-    last: int
-    digest: str
-    """SHA-256 over the bytes of all batches, in hexadecimal; or the reason why a batch can't be read."""
 
 
 @dataclass
@@ -73,7 +59,7 @@ class DayFindings:
     """Balances in a second database, made from the log alone."""
     rebuilt_payments: Counter[int]
     folded: Folded
-    replicas: dict[str, StorageContents]
+    replicas: dict[str, Contents]
     """What each storage node holds, by the name of its directory."""
     storage_nodes: int
     """Number of storage nodes in the cluster, so that one that was not examined is missed."""
@@ -121,28 +107,6 @@ async def fold(log: Log) -> Folded:
                 for account in payment.accounts:
                     folded.change(account, payment.change(account))
     return folded
-
-
-async def storage_contents(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
-    """Return what each storage directory holds, by its name: once all reach `last`, or after `_EQUAL_S_MAX` seconds."""
-    until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
-    while True:
-        contents = {directory.name: await _contents(directory) for directory in directories}
-        if all(replica.last == last for replica in contents.values()) or asyncio.get_running_loop().time() > until_s:
-            return contents
-        await asyncio.sleep(_LOOK_S)
-
-
-async def _contents(directory: Path) -> StorageContents:
-    total, last = hashlib.sha256(), -1
-    for files in find(str(directory)):
-        try:
-            async for each in dump(files):
-                total.update(each.batch.view)
-                last = each.batch.last
-        except SegmentDamaged as error:
-            return StorageContents(last, str(error))
-    return StorageContents(last, total.hexdigest())
 
 
 def verdicts(book: Book, findings: DayFindings) -> list[DemoVerdict]:
@@ -194,7 +158,8 @@ def verdicts(book: Book, findings: DayFindings) -> list[DemoVerdict]:
             and all(replica.last == folded.last for replica in findings.replicas.values()),
             f"{len(findings.replicas)} of {findings.storage_nodes}: "
             + ", ".join(
-                f"{name} up to {replica.last:,}: {replica.digest[:12]}" for name, replica in findings.replicas.items()
+                f"{name} up to {replica.last:,}: {replica.trouble or replica.digest[:12]}"
+                for name, replica in findings.replicas.items()
             ),
         ),
     ]

@@ -29,10 +29,11 @@ from polonaise.errors import BadOption
 from polonaise.host.tls import VARIABLES
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from polonaise_proving.demo.bank import OPENING, PARTITION, Accounts, encode_opening
-from polonaise_proving.demo.checks import DayFindings, DemoVerdict, SparkFindings, fold, storage_contents, verdicts
+from polonaise_proving.demo.checks import DayFindings, DemoVerdict, SparkFindings, fold, verdicts
 from polonaise_proving.demo.payments import Book
 from polonaise_proving.demo.teller import Job, TellerReport
 from polonaise_proving.demo.tellers import TellerProcess, shares
+from polonaise_proving.record.evidence import replicas
 
 AT_A_TIME: Final = 96
 """Payments under way at the same time, of all tellers together."""
@@ -135,7 +136,7 @@ class Bank:
             folded = await fold(log)
         balances, payments = await self._caught_up(self.database, folded.last)
         rebuilt, rebuilt_payments = await self._caught_up(f"sqlite:///{self._directory / 'rebuilt.db'}", folded.last)
-        directories = self._cluster.storage_directories
+        directories = {path.name: path for path in self._cluster.storage_directories}
         return DayFindings(
             made=day.made,
             refused=day.refused,
@@ -144,7 +145,7 @@ class Bank:
             rebuilt=rebuilt,
             rebuilt_payments=rebuilt_payments,
             folded=folded,
-            replicas=await storage_contents(directories, folded.last),
+            replicas=await replicas(directories, PARTITION, folded.last),
             storage_nodes=len(directories),
         )
 
@@ -160,13 +161,14 @@ class Bank:
         self._progressed.set()
         self._on_progress(self.day.done)
 
-    async def _reached(self, part: float) -> None:
+    async def reached(self, part: float) -> None:
+        """Wait until so large a part of the payments has an outcome."""
         while self.day.done < part * len(self._book.payments):
             self._progressed.clear()
             await self._progressed.wait()
 
     async def _kill_teller(self) -> None:
-        await self._reached(_TELLER_KILLED_AT)
+        await self.reached(_TELLER_KILLED_AT)
         for teller in reversed(self.tellers):
             pid = teller.pid
             if teller.kill():
@@ -178,7 +180,7 @@ class Bank:
         self.day.killed.append("no teller: all was done before")
 
     async def _kill_storage(self, node: ChildNode) -> None:
-        await self._reached(_STORAGE_KILLED_AT)
+        await self.reached(_STORAGE_KILLED_AT)
         pid = node.pid
         await _to_its_end(node.kill)
         self.day.killed.append(f"{node.name} (process {pid}) with -9 after {self.day.done:,} payments")
@@ -227,10 +229,8 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
             bank = Bank(cluster, book, tellers, directory)
             console.print(f"opening {len(book.opening):,} accounts, then {len(bank.tellers)} tellers begin")
             await bank.open_accounts()
-            columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            with ProgressBar(*columns, console=console) as bar:
-                shown = bar.add_task("payments", total=len(book.payments))
-                await bank.make_payments(lambda done: bar.update(shown, completed=done))
+            with payments_shown(book, console) as show:
+                await bank.make_payments(show)
             console.print("folding the log, and building a second view from it")
             findings = await bank.findings()
             results = verdicts(book, findings)
@@ -243,6 +243,15 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
         console.print(Text(f"the report: {history.page}"), soft_wrap=True)
     results += history.verdicts
     return all(result.holds for result in results)
+
+
+@contextlib.contextmanager
+def payments_shown(book: Book, console: Console) -> Iterator[Callable[[int], None]]:
+    """Show a bar of the payments that have an outcome, whose number is given to what this yields."""
+    columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBar(*columns, console=console) as bar:
+        shown = bar.add_task("payments", total=len(book.payments))
+        yield lambda done: bar.update(shown, completed=done)
 
 
 @contextlib.contextmanager

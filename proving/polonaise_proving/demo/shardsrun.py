@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +22,7 @@ from polonaise.node.local import ANY_PORT, HTTP_OFF, LocalCluster
 from polonaise.redaction import redacted_address, redacted_line
 from polonaise_proving.demo.checks import DemoVerdict
 from polonaise_proving.demo.payments import Book
-from polonaise_proving.demo.run import Bank, print_verdicts, started, without_tls
+from polonaise_proving.demo.run import Bank, payments_shown, print_verdicts, started, without_tls
 from polonaise_proving.demo.shardchecks import (
     FoldedShards,
     ShardContents,
@@ -160,24 +158,6 @@ def player_settings(log: str, addresses: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class PaymentsSoFar:
-    """How many payments are made, for those who wait until a part of them is."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self.done = 0
-        self._changed = asyncio.Event()
-
-    def set(self, done: int) -> None:
-        self.done = done
-        self._changed.set()
-
-    async def reached(self, part: float) -> None:
-        while self.done < part * self._total:
-            self._changed.clear()
-            await self._changed.wait()
-
-
 async def run_shards(book: Book, tellers: int, console: Console, databases: Sequence[str] = ()) -> bool:
     """Run the bank with its accounts on shards, in a temporary directory. Return whether every check holds.
 
@@ -228,28 +208,21 @@ async def _check_empty(urls: Sequence[str]) -> None:
 
 async def _make_payments(bank: Bank, shards: Shards, book: Book, console: Console) -> None:
     """Let the tellers make all payments; on the way, kill a shard, and the active process of the player."""
-    progress = PaymentsSoFar(len(book.payments))
-    columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProgressBar(*columns, console=console) as bar:
-        shown = bar.add_task("payments", total=len(book.payments))
 
-        def progressed(done: int) -> None:
-            progress.set(done)
-            bar.update(shown, completed=done)
+    async def kill_shard() -> None:
+        await bank.reached(_SHARD_KILLED_AT)
+        await shards.kill_shard(shards.servers[-1], bank.day.done)
 
-        async def kill_shard() -> None:
-            await progress.reached(_SHARD_KILLED_AT)
-            await shards.kill_shard(shards.servers[-1], progress.done)
+    async def kill_player() -> None:
+        await bank.reached(_PLAYER_KILLED_AT)
+        await shards.kill_player(bank.day.done)
 
-        async def kill_player() -> None:
-            await progress.reached(_PLAYER_KILLED_AT)
-            await shards.kill_player(progress.done)
-
+    with payments_shown(book, console) as show:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(kill_shard())
                 group.create_task(kill_player())
-                await bank.make_payments(progressed)
+                await bank.make_payments(show)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 

@@ -1,4 +1,4 @@
-"""Collects the history of a smoke test, partition by partition: from servers, files, databases and journals."""
+"""Collects the history of a run, partition by partition: from servers, files, databases and journals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import polonaise
 from polonaise.errors import PolonaiseError
-from polonaise.fragments.history import open_history
 from polonaise.log.batch import Batch
 from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find, trimmed_in
@@ -64,7 +63,7 @@ async def history_of(town: EvidencePlaces, log: polonaise.Log, partition: int) -
     history = PartitionHistory(partition, copies=len(town.storage_directories))
     await read_log(log, history)
     history.archive = await _archived(town.store, log.cluster_key, partition, history.contents.last)
-    history.replicas = await _replicas(town.storage_directories, partition, history.contents.last)
+    history.replicas = await replicas(town.storage_directories, partition, history.contents.last)
     for client in town.clients:
         ledger = BankLedger(database_of(town.directory, client.name), create=False)
         try:
@@ -117,6 +116,8 @@ async def _contents(batches: AsyncIterable[Batch], first: int = 0) -> Contents:
 
 async def _archived(store: Path, cluster_key: bytes, partition: int, last: int) -> Contents:
     """Return what the archive holds of a partition, whose log ends with `last`."""
+    from polonaise.fragments.history import open_history  # needs more than the demo, which collects other evidence
+
     history = open_history(str(store), cluster_key)
 
     async def batches(highest: int) -> AsyncIterator[Batch]:
@@ -132,7 +133,7 @@ async def _archived(store: Path, cluster_key: bytes, partition: int, last: int) 
         return Contents(0, -1, "", str(error))
 
 
-async def _replicas(directories: Mapping[str, Path], partition: int, last: int) -> dict[str, Contents]:
+async def replicas(directories: Mapping[str, Path], partition: int, last: int) -> dict[str, Contents]:
     """Return what storage nodes have in their files, once all reach `last`, or after `_EQUAL_S_MAX` seconds.
 
     A node without files of the partition is left out.
