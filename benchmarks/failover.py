@@ -39,7 +39,7 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace, ZooKeep
 from polonaise.coordination.lease import LEASE_S
 from polonaise.host.address import HostPort
 from polonaise.node.local import ChildNode, LocalAddresses, LocalCluster
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, sweep
 

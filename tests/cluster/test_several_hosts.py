@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, names_of
 from rigs.lacking import program

@@ -13,7 +13,7 @@ import pytest
 
 from polonaise.errors import DirectoryInUse
 from polonaise.host.files import try_lock
-from polonaise_proving.record.smoke.faultkinds import PROCESS_KINDS, FaultKind
+from polonaise_proving.record.faultkinds import PROCESS_KINDS, FaultKind
 from polonaise_proving.scenarios.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
 from polonaise_proving.stages.hosts.hosts import namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import PREFIX, names_of, notes_directory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.failures import SmokeFailed
 from polonaise_proving.stages.hosts.clientjob import ClientJob
 from polonaise_proving.work import bankclient as client_module
 from polonaise_proving.work.bankclient import Client

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.faults.smoke.schedule import FaultStep
+from polonaise_proving.faults.dealing import FaultStep
+from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.record.history import LineKind
 from polonaise_proving.record.journal import Follower, Journal
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
-from polonaise_proving.record.smoke.state import Ports, SmokeState
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.scenarios.smoke.state import SmokeState
 from polonaise_proving.stages.hosts.hosts import LoopbackHosts
+from polonaise_proving.stages.hosts.town import Ports
 
 LEADER = Fault(FaultKind.STOP_LEADER, "zookeeper-1")
 MOVE = Fault(FaultKind.MOVE, "server-1")

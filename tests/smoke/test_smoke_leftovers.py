@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, birth_of, names_of, sweep

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.faults.smoke import injection
-from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.faults import hostfaults as injection
+from polonaise_proving.record.failures import SmokeFailed
+from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, NoNetwork
 from polonaise_proving.stages.hosts.parts import NodePart

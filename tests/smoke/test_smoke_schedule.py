@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise_proving.faults.smoke.schedule import LASTING, STEPS_MIN, TOLD_HOLD_S, digest_of, schedule_of
+from polonaise_proving.faults.dealing import LASTING, STEPS_MIN, TOLD_HOLD_S, digest_of, schedule_of
 from polonaise_proving.judges.told import is_to_be_told
-from polonaise_proving.record.smoke.faultkinds import COUNTS, LINK_KINDS, PROCESS_KINDS, TARGETS, FaultKind, group_of
+from polonaise_proving.record.faultkinds import COUNTS, LINK_KINDS, PROCESS_KINDS, TARGETS, FaultKind, group_of
 
 EVERY = frozenset(FaultKind)
 

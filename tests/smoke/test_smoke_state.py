@@ -11,14 +11,15 @@ import pytest
 
 from polonaise.errors import BadOption, DiskFull
 from polonaise_proving.judges.histories import BrokenPromise
+from polonaise_proving.record.failures import SmokeFailed
 from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.record.journal import Follower, Journal, lines_in
-from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.state import Ports, SmokeState
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
 from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.scenarios.smoke.state import SmokeState
 from polonaise_proving.stages.hosts.hosts import LoopbackHosts
+from polonaise_proving.stages.hosts.town import Ports
 
 
 def state() -> SmokeState:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polonaise_proving.judges.told import UNTOLD, is_to_be_told, untold
-from polonaise_proving.record.smoke.faultkinds import COUNTS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.faultkinds import COUNTS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
 
 Status = dict[str, Any]
 

@@ -5,5 +5,6 @@
 - By an owner that does what no server does: `doubleowner`.
 - Late, when all is well: `mislaying`, `disaster`, and `headresetting` with its `resetoperators`.
 
-Those of the smoke test are in `smoke/`.
+On real processes: `dealing` says which faults of `record.faultkinds` come when in a smoke test, and `hostfaults` how
+each is inflicted and ended. Other campaigns choose a victim and a moment, and need no more than the port of a process.
 """

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, group_of
+from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, group_of
 
 TOLD_S: Final = 5.0
 """Seconds after its beginning within which a fault is told."""

@@ -29,9 +29,9 @@ from polonaise.errors import (
 )
 from polonaise_proving.record.bank import ACCOUNTS, BankOperation, Transfer
 from polonaise_proving.record.bankledger import BankLedger
+from polonaise_proving.record.failures import SmokeFailed
 from polonaise_proving.record.history import LineKind
 from polonaise_proving.record.journal import Journal
-from polonaise_proving.record.smoke.failure import SmokeFailed
 from polonaise_proving.stages.hosts.clientjob import END, PAUSE, QUIET, ClientJob
 
 _TASKS: Final = 24

@@ -5,9 +5,9 @@ of its own where the machine allows it. Everything that a client asked, was told
 that is held against the log, the replicas, the archive and the views. Begin with `run`; `report` says what came of it.
 
 Its other parts are in the rooms beside: its hosts and processes in `stages/hosts`, its client in `work/bankclient.py`,
-its faults in `faults/smoke`, what is written down in `record`, and what compares that with the promises in
-`judges/histories.py`.
+its faults in `faults/dealing.py` and `faults/hostfaults.py`, what is written down in `record`, and what compares that
+with the promises in `judges/histories.py`.
 
-A further kind of fault is an entry of `record/smoke/faultkinds.py`, two functions in `faults/smoke/injection.py`, and
-what the status has to say of it in `judges/told.py`.
+A further kind of fault is an entry of `record/faultkinds.py`, two functions in `faults/hostfaults.py`, and what
+the status has to say of it in `judges/told.py`.
 """

@@ -20,15 +20,15 @@ from polonaise.admin.localcluster import Told
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
-from polonaise_proving.faults.smoke.injection import befalls, begin, end
-from polonaise_proving.faults.smoke.schedule import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
+from polonaise_proving.faults.dealing import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
+from polonaise_proving.faults.hostfaults import befalls, begin, end
 from polonaise_proving.judges.histories import BrokenPromise, violations
 from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise_proving.record.failures import SmokeFailed
+from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
 from polonaise_proving.record.history import LineKind
-from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
-from polonaise_proving.record.smoke.state import SmokeState
 from polonaise_proving.scenarios.smoke.report import PLANNED, STATUS, SmokeReport, this_version
+from polonaise_proving.scenarios.smoke.state import SmokeState
 from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
 from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, sweep

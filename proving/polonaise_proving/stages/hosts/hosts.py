@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from polonaise.errors import PolonaiseError
-from polonaise_proving.record.smoke.faultkinds import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.faultkinds import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
 from polonaise_proving.stages.hosts.leftovers import Notes, remove_namespaces
 from polonaise_proving.stages.hosts.losses import PacketLoss
 

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
 from polonaise.redaction import redacted_end
+from polonaise_proving.record.failures import SmokeFailed
 from polonaise_proving.record.journal import Follower
-from polonaise_proving.record.smoke.failure import SmokeFailed
 from polonaise_proving.stages.hosts.clientjob import END, ClientJob
 from polonaise_proving.stages.processes import Program
 

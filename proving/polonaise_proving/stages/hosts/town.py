@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from polonaise.admin.cluster import Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
@@ -16,8 +16,7 @@ from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
 from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
 from polonaise_proving.record.bankledger import database_of
-from polonaise_proving.record.smoke.faultkinds import COUNTS, NodeGroup, nodes_of
-from polonaise_proving.record.smoke.state import Ports
+from polonaise_proving.record.faultkinds import COUNTS, NodeGroup, nodes_of
 from polonaise_proving.stages.hosts.clientjob import ClientJob
 from polonaise_proving.stages.hosts.clocked import set_clock
 from polonaise_proving.stages.hosts.hosts import Hosts
@@ -30,6 +29,15 @@ _SETTLE_S: Final = 1.0
 """The servers' `settle_s`. A server that was started again gets its share once servers and assignment have not
 changed for a lease, which is longer than this. With the default, runs would only take longer."""
 _LOOK_S: Final = 5.0
+
+
+class Ports(NamedTuple):
+    """The ports of all nodes, which stay the same when a run is resumed."""
+
+    servers: tuple[int, ...]
+    storage: tuple[int, ...]
+    zookeeper: tuple[int, ...]
+    """Three of each server: for clients, for peers, and for elections."""
 
 
 def free_ports(hosts: Hosts) -> Ports:

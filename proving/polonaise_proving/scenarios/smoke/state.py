@@ -6,22 +6,14 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
+from polonaise_proving.stages.hosts.town import Ports
 
 _FILE: Final = "smoke.json"
 _FORMAT: Final = 2
-
-
-class Ports(NamedTuple):
-    """The ports of all nodes, which stay the same when a run is resumed."""
-
-    servers: tuple[int, ...]
-    storage: tuple[int, ...]
-    zookeeper: tuple[int, ...]
-    """Three of each server: for clients, for peers, and for elections."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from polonaise_proving.judges.told import is_to_be_told
-from polonaise_proving.record.smoke.faultkinds import (
+from polonaise_proving.record.faultkinds import (
     LEADER_KINDS,
     PLANNED_KINDS,
     TARGETS,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from polonaise_proving.record.smoke.faultkinds import LEADER_KINDS, Fault, FaultKind
+from polonaise_proving.record.faultkinds import LEADER_KINDS, Fault, FaultKind
 from polonaise_proving.stages.hosts.clocked import set_clock
 from polonaise_proving.stages.hosts.town import Town
 
