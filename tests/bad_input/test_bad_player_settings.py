@@ -11,7 +11,7 @@ import pytest
 from polonaise.admin.configuration import configuration_of
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import BadOption
-from polonaise.node.applicationcode import imported_function, look_in
+from polonaise.node.playerplan import imported_function, look_in
 from rigs.shell import Shell
 
 WHOLE = """

@@ -14,7 +14,7 @@ import polonaise
 from polonaise.errors import HostFailed, NotFound, PolonaiseError
 from polonaise.host.files import RealDisk
 from polonaise.host.threads import DiskThreads
-from polonaise.node import hostelection, keptfiles
+from polonaise.node import embedded, hostelection
 from polonaise.node.embedded import parse_embedded
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
@@ -75,7 +75,7 @@ def logged(caplog: pytest.LogCaptureFixture, what: str) -> bool:
 async def test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, left: bytes | None
 ) -> None:
-    monkeypatch.setattr(keptfiles, "_LOOK_S", 0.02)
+    monkeypatch.setattr(embedded, "_KEPT_LOOK_S", 0.02)
     directory, store = tmp_path / "log", tmp_path / "store"
     async with polonaise.connect(f"embedded:{directory}?fragments={store}") as log:
         await log.append(b"before")
@@ -96,9 +96,9 @@ async def test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_h
 async def test_nothing_is_written_into_a_directory_whose_lock_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keptfiles, "_LOOK_S", 0.01)
+    monkeypatch.setattr(embedded, "_KEPT_LOOK_S", 0.01)
     threads = DiskThreads(1)
-    keeping = asyncio.create_task(keptfiles.keep_files(RealDisk(threads), str(tmp_path), {"mark": "1"}, beside="lock"))
+    keeping = asyncio.create_task(embedded.keep_files(RealDisk(threads), str(tmp_path), {"mark": "1"}, beside="lock"))
     try:
         await time_passes(0.2)
         assert not list(tmp_path.iterdir())

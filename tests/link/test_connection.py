@@ -19,7 +19,7 @@ from polonaise.errors import (
 )
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
-from polonaise.link.protocol.peerclock import ClockMeasuring
+from polonaise.link.protocol.measuring import ClockMeasuring
 from polonaise.terms import PeerClock
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from polonaise.host.tcpcounts import segment_counts
-from polonaise.link.protocol.losses import LATELY_S, LossMeasuring
+from polonaise.link.protocol.measuring import LATELY_S, LossMeasuring
 
 
 def test_the_share_that_was_sent_again_lately_is_told() -> None:

@@ -151,7 +151,7 @@ async def test_a_replica_of_which_nothing_is_known_lacks_everything(town: Town, 
     held_down(away)
     owner = await owner_of_a_second_session(town)
     await log.append(b"without one", 0)
-    owner.readiness._reached.pop(name, None)  # as after a start while it was away
+    owner.readiness.reached.pop(name, None)  # as after a start while it was away
     assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 2
     away.let_up()
 

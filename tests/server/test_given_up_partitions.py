@@ -9,7 +9,7 @@ from polonaise.client.log import Log
 from polonaise.coordination.values import Assignment, Engagement, Owner, PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.node.condition import server_troubles
-from polonaise.server.givenup import is_served_by_another
+from polonaise.server.unservable import is_served_by_another
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 

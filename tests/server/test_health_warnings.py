@@ -139,7 +139,7 @@ class FaultyOwner:
     """As much of an owner as the warnings look at for faults."""
 
     def __init__(self, total: int) -> None:
-        self.readiness = SimpleNamespace(faults_total=total)
+        self.readiness = SimpleNamespace(faults=SimpleNamespace(total=total))
 
 
 def test_the_latest_fault_is_told_and_not_that_of_the_partition_with_the_most() -> None:
@@ -153,7 +153,7 @@ def test_the_latest_fault_is_told_and_not_that_of_the_partition_with_the_most() 
     assert look([], 0.0) is None
     assert look([often, once], 1.0) is often
     assert look([often, once], 2.0) is often
-    once.readiness.faults_total = 1
+    once.readiness.faults.total = 1
     assert look([often, once], 3.0) is once
     assert warnings._last_fault_s == 3.0
     assert look([often], 4.0) is None, "another server owns the partition now"

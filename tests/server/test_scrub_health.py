@@ -12,7 +12,7 @@ from polonaise.admin.logs import conditions
 from polonaise.client.log import Log
 from polonaise.errors import ProtocolError
 from polonaise.log.segment import SegmentHeader
-from polonaise.server.storagehealth import _parsed
+from polonaise.server.serverhealth import _parsed
 from rigs.health import condition_when
 from rigs.town import Town, in_an_application
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from polonaise.host.real import run
-from polonaise.host.standardinput import stop_when_stdin_ends
+from polonaise.host.stopsignals import stop_when_stdin_ends
 from polonaise.player import serve
 from polonaise_proving.demo.shards import ShardAccounts
 

@@ -13,7 +13,7 @@ _SOCKETS: Final = "polonaise.host.sockets"
 
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     "small-files-of-a-log-not-written-again": Mutation(
-        "polonaise.node.keptfiles",
+        "polonaise.node.embedded",
         "            for name in sorted(before & amiss) if there else ():\n",
         "            for name in ():\n",
         "P11: an embedded log goes on without the file that says that it is one, and nobody can open it any more",
@@ -316,7 +316,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself",
     ),
     "left-out-replica-not-in-metrics": Mutation(
-        "polonaise.node.monitoring.seenpartition",
+        "polonaise.node.monitoring.servermetrics",
         "    if any((ready and name not in engaged) or not connected.get(name, True) for name in members):\n"
         "        found.add(Reason.REPLICA_LEFT_OUT)\n",
         "",
@@ -348,8 +348,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "sessions-end-uncounted": Mutation(
         "polonaise.server.protocol.readiness",
-        "        self._changes.note()\n        self._reached |= reached\n",
-        "        self._reached |= reached\n",
+        "        self._changes.note()\n        self.reached |= reached\n",
+        "        self.reached |= reached\n",
         "P13: that sessions end by faults is not looked at, and nobody is warned",
         test="tests/server/protocol/test_owner_readiness.py"
         "::test_as_long_as_the_count_of_changes_stands_still_a_partition_fares_as_before",
@@ -428,7 +428,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]",
     ),
     "store-looked-at-once": Mutation(
-        "polonaise.server.storewatch",
+        "polonaise.server.fragmentwatches",
         "            self.trouble = trouble\n",
         "            self.trouble = self.trouble or trouble\n",
         "P11: a server whose fragment store was away once is never given partitions again",

@@ -50,7 +50,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/client/test_client_patience.py::test_a_request_that_took_too_long_is_given_longer_the_next_time",
     ),
     "slow-replicas-are-left-out": Mutation(
-        "polonaise.server.protocol.pace",
+        "polonaise.server.protocol.recovery",
         "    return max(least_s, _PACES * pace)\n",
         "    return least_s\n",
         "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",

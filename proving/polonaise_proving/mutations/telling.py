@@ -32,7 +32,7 @@ TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/server/test_coordinator_away.py::test_partitions_that_a_server_has_given_up_are_told_of_it",
     ),
     "given-up-told-for-ever": Mutation(
-        "polonaise.server.givenup",
+        "polonaise.server.unservable",
         " for each in partitions if each not in self._elsewhere}\n",
         " for each in partitions}\n",
         "P13: a server says that it can't serve partitions, long after another one serves them",

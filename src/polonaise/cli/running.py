@@ -13,7 +13,7 @@ from typer import Option
 
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
-from polonaise.host.standardinput import stop_when_stdin_ends as stop_when_stdin_ends  # for the commands
+from polonaise.host.stopsignals import stop_when_stdin_ends as stop_when_stdin_ends  # for the commands
 from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 

@@ -131,3 +131,28 @@ class ForcedStop:
         told.start()
         told.join(_TELL_S)
         os._exit(self._exit_code)
+
+
+STOP_S: Final = 12.0
+"""So long a node has to stop once standard input has ended."""
+
+
+def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
+    """Stop this process by SIGTERM when standard input ends, as its parent has, and by SIGKILL after `within_s`
+    seconds.
+
+    SIGTERM is handled by the event loop, and one that hangs handles nothing.
+    """
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they are for whoever stops the node, and not for this thread
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # a closed standard input, or a terminal that is gone, is an end, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(within_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()

@@ -25,9 +25,8 @@ from polonaise.host.unawaited import retrieve
 from polonaise.link.budget import Budget
 from polonaise.link.protocol.greeting import PeerGreeting
 from polonaise.link.protocol.inbox import AwaitedAnswers, FrameInbox
-from polonaise.link.protocol.losses import LossMeasuring
+from polonaise.link.protocol.measuring import ClockMeasuring, LossMeasuring
 from polonaise.link.protocol.outbox import FrameOutbox
-from polonaise.link.protocol.peerclock import ClockMeasuring
 from polonaise.link.protocol.peertext import fault_in
 from polonaise.link.settings import LinkSettings
 from polonaise.link.vouching import certificate_refused, tls_met

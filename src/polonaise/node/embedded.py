@@ -24,8 +24,8 @@ import os
 import posixpath
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn
 from urllib.parse import parse_qsl
 
 from polonaise.coordination import Coordinator
@@ -57,7 +57,6 @@ from polonaise.node.addresses import (
     holds_embedded,
     lacks_only_marker,
 )
-from polonaise.node.keptfiles import keep_files
 from polonaise.node.processes import cluster_at, give_store, history_in
 from polonaise.redaction import has_unescaped_password, redacted, redacted_address, redacted_part, redacted_repr
 from polonaise.server.node import Server
@@ -494,3 +493,36 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         started()
         files = {MARKER: _MARK} | ({} if fragments is None else {_FRAGMENTS: f"{fragments}\n"})
         await keep_files(host.disk, directory, files, beside=HOST_LOCK)
+
+
+_KEPT_LOOK_S: Final = 1.0
+
+
+async def keep_files(disk: Disk, directory: str, files: Mapping[str, str], *, beside: str) -> NoReturn:
+    """Write those of the files again that somebody removes, empties or changes, until cancelled.
+
+    Only what is amiss at two looks is written, and only while the file `beside` them is there: the whole directory may
+    be being removed.
+    """
+    amiss: set[str] = set()
+    logged = ""
+    while True:
+        await asyncio.sleep(_KEPT_LOOK_S)
+        try:
+            there = await disk.exists(posixpath.join(directory, beside))
+            before, amiss = amiss, {name for name in files if not await _is_whole(disk, directory, name, files[name])}
+            for name in sorted(before & amiss) if there else ():
+                await write_whole(disk, directory, name, [files[name].encode()])
+                _log.warning("%s/%s was removed or changed while the log ran, and was written again", directory, name)
+            logged = ""
+        except PolonaiseError as error:
+            if str(error) != logged:
+                logged = str(error)
+                _log.error("%s may lack one of its small files: %s", directory, error)
+
+
+async def _is_whole(disk: Disk, directory: str, name: str, contents: str) -> bool:
+    try:
+        return await disk.load(posixpath.join(directory, name)) == contents.encode()
+    except NotFound:
+        return False

@@ -30,11 +30,9 @@ LOOK_S: Final = 3.0
 _ASKED_MAX: Final = 64
 
 
-async def why_none(
-    host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], look_s: float = LOOK_S
-) -> PolonaiseError:
+async def why_none(host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str]) -> PolonaiseError:
     """Return the error for a coordinator without a cluster, after these storage nodes were asked what they hold."""
-    found = await look_at(host, nodes, look_s)
+    found = await look_at(host, nodes, LOOK_S)
     if holding := [name for name, error in found.items() if isinstance(error, WrongClusterKey)]:
         return lost(coordinator, holding)
     silent = [name for name, error in found.items() if error is not None]
@@ -59,7 +57,7 @@ def lost(coordinator: object, holding: Collection[str]) -> CoordinatorLost:
     )
 
 
-async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float = LOOK_S) -> list[str]:
+async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float) -> list[str]:
     """Return these storage nodes by the names that they were given, with those in their directories if these differ."""
 
     async def own(given: StorageId, address: str) -> str:
@@ -82,9 +80,7 @@ async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float
     return list(await asyncio.gather(*(own(*each) for each in nodes.items())))
 
 
-async def look_at(
-    host: Host, nodes: Mapping[StorageId, str], look_s: float = LOOK_S
-) -> dict[StorageId, PolonaiseError | None]:
+async def look_at(host: Host, nodes: Mapping[StorageId, str], look_s: float) -> dict[StorageId, PolonaiseError | None]:
     """Ask each of these storage nodes whether it belongs to a cluster.
 
     Returns by name None for one that does not, `WrongClusterKey` for one that does, and else why it is not known.

@@ -9,8 +9,7 @@ from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.protocol.readiness import ReadinessChanges
-from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
+from polonaise.server.protocol.readiness import FAULTS_LAST_S, ReadinessChanges
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import StorageId, counted, partition_words
@@ -107,7 +106,9 @@ class HealthWarnings:
             lasting = last is not None and now - self._last_fault_s < FAULTS_LAST_S
             if self._faults.due(now, lasting) is not None and last is not None:
                 fields = {"partition": last.partition, "generation": last.generation}
-                _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.last_fault, extra=fields)
+                _log.warning(
+                    "a session of %s was ended by %s", _named([last]), last.readiness.faults.last, extra=fields
+                )
 
     def _look(self, now: float) -> None:
         self._looked_at = self._changes.count
@@ -118,9 +119,9 @@ class HealthWarnings:
 
     def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> None:
         for owner in owners:
-            if owner.readiness.faults_total > self._faults_seen.get(owner, 0):
+            if owner.readiness.faults.total > self._faults_seen.get(owner, 0):
                 self._last_faulty, self._last_fault_s = owner, now
-        self._faults_seen = {owner: owner.readiness.faults_total for owner in owners}
+        self._faults_seen = {owner: owner.readiness.faults.total for owner in owners}
         if self._last_faulty not in self._faults_seen:
             self._last_faulty = None
 

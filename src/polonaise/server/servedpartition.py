@@ -23,13 +23,13 @@ from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
 from polonaise.server.catchup import CatchUp
 from polonaise.server.clients import connection_of, receive, send
-from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     AwaitRoom,
     AwaitTurn,
     ConfirmClean,
     Effect,
+    EffectQueue,
     EndSession,
     MarkMoved,
     ReadHistory,
@@ -130,7 +130,7 @@ class ServedPartition:
         owner = self.owner
         return {
             **owner.counts,
-            "faults": owner.readiness.faults_total,
+            "faults": owner.readiness.faults.total,
             "cache_hits": owner.cache.hits,
             "cache_misses": owner.cache.misses,
             **{name: self.failures_told[reason] for reason, name in _FAILED},
@@ -146,7 +146,7 @@ class ServedPartition:
     def struggle(self) -> Struggle | None:
         """How the partition fails or has failed; None if it never has."""
         owner = self.owner
-        faults = owner.readiness.faults_total
+        faults = owner.readiness.faults.total
         fails = owner.session is None and owner.readiness.elsewhere and owner.stopped is None
         return Struggle(fails, faults) if fails or faults else None
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from polonaise.host import network_trouble, unreachable
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.histogram import Histogram
+from polonaise.host import Host, network_trouble, unreachable
+from polonaise.server.archivewatch import ArchiveLag
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.expectedservers import ExpectedServersWatch
@@ -14,10 +20,53 @@ from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
-from polonaise.server.storagehealth import StorageHealth
-from polonaise.server.storagelinks import StorageLink, StorageLinks
+from polonaise.server.storagelinks import StorageLink, StorageLinks, expect
 from polonaise.server.unservable import UnservablePartitions
 from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.wire.messages import Health, HealthIs
+
+
+class ServerMeasures(NamedTuple):
+    """Measurements of a server as a whole at one moment. Totals count from the server's start, and never fall."""
+
+    cluster: ClusterDescription | None
+    """The description of the server's cluster; None before the server has read it."""
+    latencies: Histogram
+    """How long each batch took, from the receipt of its oldest append to the commit."""
+    refused: Mapping[str, int]
+    """Clients' messages that were refused, by error code; not what owners refuse by their effects: appends that are not
+    ordered, and requests that wait in vain or find no room."""
+    connections: int
+    """Those on which a client has said hello."""
+    connections_bytes: int
+    """Held for them: frames not handled yet, and unsent messages that clients don't share."""
+    connections_cut_off: int
+    """Those cut off because all of them together held too many bytes."""
+    requests: int
+    """Unanswered, without those that an owner answers, such as appends, mounts and flushes."""
+    storage_connected: Mapping[StorageId, bool]
+    storage_resent: Mapping[StorageId, float | None]
+    """The share of what was sent lately that had to be sent again; None if it is not known."""
+    coordinator_errors: int
+    """Failed attempts to follow the assignment, to read members and to renew the lease."""
+    coordinator_trouble: str
+    """What can't be read or renewed there, and why; empty if all can."""
+    missing_servers: int | None
+    """Servers that are to be there and were not registered; None before the first look."""
+    given_up: int
+    """Partitions that this server can't serve, and has given up for others to take over."""
+    coordinator_servers: Mapping[str, bool]
+    """Whether each served at the last look, by its address; none for a directory."""
+    fragments_scrub: Mapping[str, Any] | None
+    """`FragmentScrubbing.health`; None without a store."""
+    store_trouble: str | None
+    """Why the fragment store can't be used; empty if it can, None without a store, and before the first look."""
+    archive: ArchiveLag | None
+    """None without a store, and before the first look."""
+    copies: Mapping[str, Any]
+    """`CopyTurns.health`."""
+    clock: Mapping[str, Any]
+    """`ServerClock.health`."""
 
 
 class OwnHealth(NamedTuple):
@@ -157,3 +206,60 @@ class ServerHealth:
             "silent_s": link.silent_s,
             **({} if link.resent is None else {"resent_to": link.resent}),
         }
+
+
+_ANSWER_S: Final = 0.5
+"""A storage node has so long to answer: health tells that one is slow, and does not wait for it."""
+_FRESH_S: Final = 1.0
+"""For so long one round of answers serves all requests."""
+
+
+class StorageHealth:
+    """Asks all storage nodes for their health at the same time, once for all requests of a moment."""
+
+    def __init__(self, host: Host, links: Mapping[StorageId, StorageLink]) -> None:
+        self._host = host
+        self._links = links
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+        self.answers: dict[StorageId, dict[str, Any]] = {}
+        """The health documents of the last round, by node, without nodes that did not answer."""
+
+    async def ask(self) -> None:
+        """Bring `answers` up to date, within about half a second. Raises nothing."""
+        if self._asking is None:
+            if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
+                return
+            self._asking = self._host.spawn(self._ask_all(), "health of the storage nodes")
+        await asyncio.wait([self._asking])
+
+    async def _ask_all(self) -> None:
+        try:
+            names = list(self._links)
+            answers = await asyncio.gather(*(self._ask_one(self._links[name]) for name in names))
+            self.answers = {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
+        finally:
+            self._asked_s = self._host.clock.monotonic_s()
+            self._asking = None
+
+    async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
+        """Return a node's health; None if no valid answer comes in time."""
+        connection = link.bulk or link.session
+        if connection is None:
+            return None
+        try:
+            answer = expect(await connection.request(Health(), deadline_s=_ANSWER_S), HealthIs)
+            return _parsed(answer.document)
+        except PolonaiseError:
+            return None
+
+
+def _parsed(document: bytes) -> dict[str, Any]:
+    """Parse a node's health document. Raises `ProtocolError` unless it is JSON with an object `scrub`."""
+    try:
+        health = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("a storage node's health is not a JSON document") from error
+    if not isinstance(health, dict) or not isinstance(health.get("scrub"), dict):
+        raise ProtocolError("a storage node's health document has no object 'scrub'")
+    return health

@@ -39,8 +39,7 @@ from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, r
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
-from polonaise.server.protocol.pace import gather_s, pace_s
-from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
+from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided, gather_s, pace_s
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sharedparts import SharedParts
 from polonaise.server.storagelinks import expect

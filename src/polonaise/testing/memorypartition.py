@@ -11,7 +11,6 @@ from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.clients import send
-from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     Answer,
@@ -19,6 +18,7 @@ from polonaise.server.protocol.effects import (
     AwaitTurn,
     ConfirmClean,
     Effect,
+    EffectQueue,
     EndSession,
     FeedBatch,
     MarkMoved,

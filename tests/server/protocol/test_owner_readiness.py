@@ -140,7 +140,7 @@ def fares(owner: PartitionOwner) -> object:
     readiness, session = owner.readiness, owner.session
     return (
         session is None, None if session is None else session.value, owner.stopped, readiness.elsewhere,
-        readiness.faults_total, sorted(readiness.late),
+        readiness.faults.total, sorted(readiness.late),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polonaise.patience import SyncPatience
-from polonaise.server.protocol.pace import gather_s, pace_s
+from polonaise.server.protocol.recovery import gather_s, pace_s
 
 
 def exceeded(patience: SyncPatience, times: int, now_s: float = 0.0) -> None:

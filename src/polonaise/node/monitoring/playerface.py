@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from polonaise.host import Host
-from polonaise.node.condition import HealthStatus
+from polonaise.host import Host, Network, network_trouble
+from polonaise.node.condition import HealthStatus, client_clock_trouble
+from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
-from polonaise.node.monitoring.playermetrics import player_samples
-from polonaise.node.monitoring.playertroubles import player_reasons
 from polonaise.node.monitoring.samples import Samples
 from polonaise.node.playernode import PlayerNode
-from polonaise.node.reasons import lines_of
+from polonaise.node.reasons import OF_PLAYERS, Reason, Trouble, lines_of
+from polonaise.player.protocol.candidacy import CandidateState
+from polonaise.player.protocol.deliverylag import TargetLag
+from polonaise.terms import partition_words
 
 
 class ObservedPlayer:
@@ -58,3 +61,102 @@ class ObservedPlayer:
 
     async def samples(self, detail: Detail) -> Samples:
         return player_samples(self._node, detail, self._host)
+
+
+def player_samples(node: PlayerNode, detail: Detail, host: Host) -> Samples:
+    """Read the metrics of the process, and while it is active those of its player and of the targets."""
+    samples, candidacy = Samples(), node.candidacy
+    add = samples.add
+    name = node.loaded.plan.name
+    for state in CandidateState:
+        add(metrics.PLAYER_STATE, int(state is candidacy.state), name, state.name.lower())
+    if candidacy.epoch is not None:
+        add(metrics.PLAYER_EPOCH, candidacy.epoch)
+    add(metrics.PLAYER_TURNS, candidacy.turns)
+    add(metrics.PLAYER_SETTINGS_REFUSED, int(node.reload_refused))
+    player = node.player
+    health = {"targets": {}, "partitions": {}} if player is None else player.health()
+    found = player_reasons(node, health, host.network)
+    samples.add_reasons({reason for each in found.values() for reason, _ in each}, OF_PLAYERS)
+    if player is None and candidacy.state is CandidateState.PAUSING:
+        # A turn in which all partitions stop is over in a moment, and would be seen by hardly anybody who asks.
+        add(metrics.PLAYER_STOPPED, node.stopped_partitions)
+    if player is None or not health["targets"]:
+        return samples
+    if player.clock_ahead_s is not None:
+        add(metrics.PLAYER_CLOCK_OFFSET, -player.clock_ahead_s)
+    partitions = health["partitions"]
+    add(metrics.PLAYER_PARTITIONS, len(partitions))
+    add(metrics.PLAYER_STOPPED, sum(bool(each["stopped"]) for each in partitions.values()))
+    add(metrics.PLAYER_LOG_TROUBLE, sum(bool(each["trouble"]) for each in partitions.values()))
+    lags = player.lags(host.clock.wall_us())
+    listed = detail.partitions.lists(len(partitions) * len(lags))
+    for target, told in health["targets"].items():
+        _add_target(samples, target, told, lags[target])
+        add(metrics.TARGET_REFUSALS, player.refusals[target], target)
+        if listed:
+            for partition, id in told["applied"].items():
+                add(metrics.DELIVERY_APPLIED, id, target, partition)
+            for partition, lag in told["lag"].items():
+                if lag is not None:
+                    add(metrics.DELIVERY_LAG, lag, target, partition)
+    return samples
+
+
+def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: TargetLag) -> None:
+    add = samples.add
+    add(metrics.TARGET_UP, int(told["state"] == "up"), target)
+    add(metrics.TARGET_TERM, told["term"], target)
+    add(metrics.TARGET_WAITING, told["waiting"], target)
+    add(metrics.TARGET_IN_FLIGHT, told["in_flight"], target)
+    add(metrics.TARGET_HINDERED, len(told["hindered"]), target)
+    add(metrics.TARGET_SLOW, len(told["slow"]), target)
+    known = [each for each in told["lag"].values() if each is not None]
+    unknown, most = len(told["lag"]) - len(known), max(known, default=0)
+    add(metrics.TARGET_LAG_UNKNOWN, unknown, target)
+    if most or not unknown:
+        add(metrics.TARGET_LAG, most, target)
+    if lag.seconds is not None:
+        add(metrics.TARGET_LAG_SECONDS, lag.seconds, target)
+    if lag.bytes is not None:
+        add(metrics.TARGET_LAG_BYTES, lag.bytes, target)
+
+
+def player_reasons(node: PlayerNode, told: Mapping[str, Any], network: Network) -> dict[str, list[Trouble]]:
+    """Return what is wrong by target, by partition, and of the process; `told` is the health of its player."""
+    found = {f"target {name}": _of_target(target) for name, target in told["targets"].items()}
+    for partition, main in told["partitions"].items():
+        found[f"partition {partition}"] = [
+            (reason, line)
+            for reason, line in (
+                (Reason.PARTITION_STOPPED, main["stopped"] and f"stopped: {main['stopped']}"),
+                (Reason.LOG_TROUBLE, main["trouble"]),
+            )
+            if line
+        ]
+    silent = node.candidacy.log_trouble
+    unanswered = f"no answer about the lease: {silent}" if silent else ""
+    refused = f"the settings were {node.last_reload}" if node.reload_refused else ""
+    own = (
+        (Reason.TURN_FAILED, node.candidacy.reason),
+        (Reason.LOG_TROUBLE, unanswered),
+        (Reason.SETTINGS_REFUSED, refused),
+        (Reason.TLS, network_trouble(network)),
+        (Reason.CLOCK, "" if node.player is None else client_clock_trouble(node.player.clock_ahead_s)),
+    )
+    found["player"] = [(reason, line) for reason, line in own if line]
+    return {whose: each for whose, each in found.items() if each}
+
+
+def _of_target(target: Mapping[str, Any]) -> list[Trouble]:
+    """Return what is wrong with a target. Many partitions may have one cause, which is told once."""
+    found = [(Reason.TARGET_DOWN, f"no stream: {target['reason']}")] if target["reason"] else []
+    for reason, partitions in (
+        (Reason.TARGET_HINDERED, target["hindered"]),
+        (Reason.TARGET_SLOW, target["slow"]),
+    ):
+        by_why: dict[str, list[str]] = {}
+        for partition, why in partitions.items():
+            by_why.setdefault(why, []).append(partition)
+        found += [(reason, f"{partition_words(numbers)}: {why}") for why, numbers in by_why.items()]
+    return found

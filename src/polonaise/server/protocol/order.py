@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from polonaise.checksum import crc32
@@ -486,3 +487,36 @@ def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
         ends.extend([end + base for end in more.tolist()])
     else:
         ends.frombytes(more.cast("B"))
+
+
+_COUNT_MAX: Final = 100_000
+"""With so many held, no further append is judged until some were told. The last frame judged may bring more."""
+_ALL: Final = 2**63
+
+
+class HeldRefusals:
+    """Keeps refusals by the id that each rests on; those of one id stay in the order they were made."""
+
+    __slots__ = ("_added", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[TransactionId, int, Refusal]] = []
+        self._added = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._heap) >= _COUNT_MAX
+
+    def add(self, refusal: Refusal) -> None:
+        self._added += 1
+        heappush(self._heap, (refusal.rests_on, self._added, refusal))
+
+    def drop_above(self, sent: TransactionId) -> None:
+        """Forget the refusals that rest on ids above `sent`: their appends are judged anew."""
+        self._heap = [held for held in self._heap if held[0] <= sent]
+        heapify(self._heap)
+
+    def take(self, decided: TransactionId = _ALL) -> Iterator[Refusal]:
+        """Yield and forget the refusals that rest on ids up to `decided`; without an id, all of them."""
+        while self._heap and self._heap[0][0] <= decided:
+            yield heappop(self._heap)[2]

@@ -41,13 +41,11 @@ from polonaise.server.protocol.effects import (
     Replicate,
 )
 from polonaise.server.protocol.feeds import Feeds
-from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
 from polonaise.server.protocol.leasetable import LeaseTable, checked_leases
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount, Flow
-from polonaise.server.protocol.order import SealedBatch
-from polonaise.server.protocol.ownercounts import OwnerCounts
+from polonaise.server.protocol.order import HeldRefusals, Order, Refusal, SealedBatch
 from polonaise.server.protocol.pendingrequests import (
     PULSE,
     PendingFlush,
@@ -79,6 +77,61 @@ from polonaise.wire.copies import Needs, ProveCopies
 from polonaise.wire.leases import HoldLeases, ReleaseLeases
 from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
+
+
+class OwnerCounts(dict[str, int]):
+    """Counts by name, from the beginning of the ownership; raised once for a whole batch or frame. No decision rests on
+    them.
+
+    They are counts of appends unless they say otherwise.
+
+    - `sessions`: sessions started. `committed_batches`, `committed_transactions`, `committed_bytes`: what this owner
+      committed, in bytes of batches.
+    - `refused`: appends judged and refused. `conflicts`: those of them refused because of a lock.
+      `conflicts_before_session`: those conflicts that rest on nothing ordered in the session, but on how little is
+      known of the locks from before it. `conflicts_by_table`: others, judged while the locks shared places in the
+      table. Of these two kinds some may be false; all other conflicts are certain.
+    - `expired`: appends that waited in the inbox past their deadline. `void_appends`: those that came without a mount
+      on their connection, or whose mount had ended when they were to be judged.
+    """
+
+    def __init__(self, latencies: Histogram | None = None) -> None:
+        super().__init__(
+            void_appends=0,
+            expired=0,
+            sessions=0,
+            refused=0,
+            conflicts=0,
+            conflicts_before_session=0,
+            conflicts_by_table=0,
+            committed_batches=0,
+            committed_transactions=0,
+            committed_bytes=0,
+        )
+        self._latencies = latencies or Histogram()
+        self._received_s: list[float] = []
+        """When the oldest append of each batch arrived that was committed since the last `measure`."""
+
+    def committed(self, batch: SealedBatch) -> None:
+        self["committed_batches"] += 1
+        self["committed_transactions"] += batch.last - batch.first + 1
+        self["committed_bytes"] += len(batch.raw)
+        self._received_s.append(batch.received_s)
+
+    def measure(self, now_s: float) -> None:
+        """Observe how long each batch committed since the last call took, from the receipt of its oldest append."""
+        for received_s in self._received_s:
+            self._latencies.observe(now_s - received_s)
+        self._received_s.clear()
+
+    def judged(self, refusals: Sequence[Refusal], order: Order, closing: TransactionId) -> None:
+        """Count the refusals of one frame; `closing` is the last id before the session."""
+        self["refused"] += len(refusals)
+        conflicts = [each.value for each in refusals if each.reason is FailureReason.LOCK_CONFLICT]
+        self["conflicts"] += len(conflicts)
+        self["conflicts_before_session"] += conflicts.count(closing)
+        if not order.locks.exact:
+            self["conflicts_by_table"] += len(conflicts) - conflicts.count(closing)
 
 
 class PartitionOwner:
@@ -258,7 +311,7 @@ class PartitionOwner:
         )
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
-            self._tell_trouble(self.readiness.causes)
+            self._tell_trouble(self.readiness.faults.causes)
         self._out.add(EndSession(session.id, reason, late))
 
     def _settle(self, started: StartedSession) -> None:
@@ -348,10 +401,10 @@ class PartitionOwner:
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
-        elif self.session is None and self.readiness.unsettled:
+        elif self.session is None and self.readiness.faults.unsettled:
             # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
-            self._tell_trouble(self.readiness.causes)
+            self._tell_trouble(self.readiness.faults.causes)
         return self._out.taken()
 
     def _tell_trouble(self, trouble: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from polonaise.coordination.values import PartitionValue
@@ -19,11 +19,72 @@ from polonaise.errors import (
 )
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer
-from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
 """Clients are told of a pause that no fault began only if it is longer than this: most are short."""
+
+
+FAULTS_LAST_S: Final = 10.0
+"""Faults that are no farther apart than this many seconds count as one trouble."""
+
+
+class SessionFaults:
+    """Remembers which replica failed with what, and how often that ended a session. Times are monotonic seconds."""
+
+    __slots__ = ("_blamed", "_fruitless_s", "_last_s", "fruitless", "last", "total", "unsettled")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.unsettled = False
+        """Whether a fault has ended a session since the last commit."""
+        self.fruitless = 0
+        """How many sessions, since the last commit, a fault has ended while they waited for a commit in vain.
+
+        Begins anew after more than `FAULTS_LAST_S` from the end of one to the beginning of the wait of the next."""
+        self.last = ""
+        """The fault that ended a session last; empty if none has."""
+        self._last_s = 0.0
+        self._fruitless_s = 0.0
+        self._blamed: dict[StorageId, str] = {}
+
+    def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
+        """Note that these replicas have failed; earlier ones are forgotten if no fault ended a session within
+        `FAULTS_LAST_S`.
+        """
+        if now_s - self._last_s > FAULTS_LAST_S:
+            self._blamed.clear()
+        self._blamed.update(dict.fromkeys(names, fault))
+
+    def ended_session(self, reason: str, now_s: float, waiting_since_s: float | None) -> None:
+        """Note that a fault has ended a session, which had waited for a commit since `waiting_since_s`.
+
+        None if it did not wait: nobody had appended, or all was committed, so it says nothing of the next appends.
+        """
+        self.total += 1
+        self.last = reason
+        self.unsettled = True
+        self._last_s = now_s
+        if waiting_since_s is None:
+            return
+        # By the beginning of the wait, and not by its end: a session whose disks hang is ended only after a while.
+        if waiting_since_s - self._fruitless_s > FAULTS_LAST_S:
+            self.fruitless = 0
+        self.fruitless += 1
+        self._fruitless_s = now_s
+
+    def committed(self) -> None:
+        self.unsettled, self.fruitless = False, 0
+        self._blamed.clear()
+
+    @property
+    def causes(self) -> str:
+        """The replicas that failed, each with its fault; the last reason if none is known."""
+        return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
+
+    def are_lasting(self, now_s: float) -> bool:
+        """Whether faults end sessions that wait for a commit: two or more, the last within `FAULTS_LAST_S`."""
+        return self.fruitless >= 2 and now_s - self._fruitless_s <= FAULTS_LAST_S
 
 
 class ReadinessChanges:
@@ -62,85 +123,38 @@ class Readiness:
     """
 
     __slots__ = (
-        "_added", "_answers", "_blocked", "_changes", "_elsewhere", "_ended_s", "_faults", "_known", "_late",
-        "_partition", "_progress", "_reached", "_slow", "_waits_for",
+        "_answers", "_changes", "_ended_s", "_partition", "_progress", "_slow",
+        "added", "blocked", "elsewhere", "faults", "known", "late", "reached", "waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, changes: ReadinessChanges | None = None) -> None:
         self._partition = partition
         self._changes = changes or ReadinessChanges()
         self._changes.note()
-        self._waits_for = "its first session has not begun"
-        self._elsewhere = False
-        self._blocked: PolonaiseError | None = None
-        self._faults = SessionFaults()
-        self._late: dict[StorageId, str] = {}
-        self._added: dict[StorageId, str] = {}
-        self._reached: dict[StorageId, TransactionId] = {}
+        self.waits_for = "its first session has not begun"
+        """Why there is no session; empty while there is one."""
+        self.elsewhere = False
+        """Whether another server may have what there is no session for want of, as its way to storage nodes: not so for
+        the coordinator, for an operator, or for replicas or fragments that answer and can't be believed."""
+        self.blocked: PolonaiseError | None = None
+        """The error with which requests are refused while only an operator can help; None otherwise."""
+        self.faults = SessionFaults()
+        self.late: dict[StorageId, str] = {}
+        """The members without which the last session started, each with why it is not up to date ("" if unknown)."""
+        self.added: dict[StorageId, str] = {}
+        """The copies that a pending change adds, likewise."""
+        self.reached: dict[StorageId, TransactionId] = {}
+        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one."""
         self._answers: dict[StorageId, Proved] = {}
         """What each replica has proved in attempts to start a session, since the last session began."""
-        self._known: TransactionId = NO_TRANSACTION
+        self.known: TransactionId = NO_TRANSACTION
+        """The highest id that a replica knew, gone or not, of those that answered since the last session began."""
         self._progress: dict[StorageId, CopyProgress] = {}
         """Over sessions, which a busy partition ends often."""
         self._slow: list[StorageId] = []
         """Too many replicas to go on without, for whose sync a commit waits for long."""
         self._ended_s = 0.0
         """When the last session ended."""
-
-    # ------------------------------------------------------------------ what there is
-
-    @property
-    def waits_for(self) -> str:
-        """Why there is no session; empty while there is one."""
-        return self._waits_for
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether another server may have what there is no session for want of, as its way to storage nodes: not so for
-        the coordinator, for an operator, or for replicas or fragments that answer and can't be believed.
-        """
-        return self._elsewhere
-
-    @property
-    def blocked(self) -> PolonaiseError | None:
-        """The error with which requests are refused while only an operator can help; None otherwise."""
-        return self._blocked
-
-    @property
-    def late(self) -> Mapping[StorageId, str]:
-        """The members without which the last session started, each with why it is not up to date ("" if unknown)."""
-        return self._late
-
-    @property
-    def added(self) -> Mapping[StorageId, str]:
-        """The copies that a pending change adds, likewise."""
-        return self._added
-
-    @property
-    def reached(self) -> Mapping[StorageId, TransactionId]:
-        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one."""
-        return self._reached
-
-    @property
-    def known(self) -> TransactionId:
-        """The highest id that a replica knew, gone or not, of those that answered since the last session began."""
-        return self._known
-
-    @property
-    def faults_total(self) -> int:
-        return self._faults.total
-
-    @property
-    def last_fault(self) -> str:
-        return self._faults.last
-
-    @property
-    def causes(self) -> str:
-        return self._faults.causes
-
-    @property
-    def unsettled(self) -> bool:
-        return self._faults.unsettled
 
     # ------------------------------------------------------------------ attempts to start a session
 
@@ -149,15 +163,15 @@ class Readiness:
 
         `elsewhere` says whether another server may have it; None leaves that as it was.
         """
-        if self._blocked is None:
+        if self.blocked is None:
             self._changes.note()
-            self._waits_for = waits_for
-            self._elsewhere = self._elsewhere if elsewhere is None else elsewhere
+            self.waits_for = waits_for
+            self.elsewhere = self.elsewhere if elsewhere is None else elsewhere
 
     def replica_answered(self, name: StorageId, answer: ReplicaAnswer, connection: Closing) -> None:
         """Note what a replica has proved in an attempt to start a session."""
         self._answers[name] = Proved(answer, connection)
-        self._known = max(self._known, answer.max_synced, answer.confirmed)
+        self.known = max(self.known, answer.max_synced, answer.confirmed)
 
     @property
     def answers(self) -> dict[StorageId, ReplicaAnswer]:
@@ -174,30 +188,30 @@ class Readiness:
         if isinstance(error, CoordinatorOutdated):
             error = OlderStateProved(f"partition {self._partition}: {error.text}")
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
-        self._waits_for = str(error)
-        self._blocked = error if operator else None
+        self.waits_for = str(error)
+        self.blocked = error if operator else None
         the_same_for_all = CoordinatorUnavailable | CoordinatorDamaged | FragmentDamaged | UnsupportedFormat
         if operator or isinstance(error, the_same_for_all):
-            self._elsewhere = False
-        return self._blocked
+            self.elsewhere = False
+        return self.blocked
 
     # ------------------------------------------------------------------ sessions and commits
 
     def session_started(self, late: Iterable[StorageId]) -> None:
         self._changes.note()
-        self._waits_for, self._blocked, self._elsewhere = "", None, False
-        self._answers, self._known = {}, NO_TRANSACTION
-        self._late = dict.fromkeys(late, "")
-        self._reached = {name: last for name, last in self._reached.items() if name in (*self._late, *self._added)}
+        self.waits_for, self.blocked, self.elsewhere = "", None, False
+        self._answers, self.known = {}, NO_TRANSACTION
+        self.late = dict.fromkeys(late, "")
+        self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
         self._progress = {
-            name: progress for name, progress in self._progress.items() if name in (*self._late, *self._added)
+            name: progress for name, progress in self._progress.items() if name in (*self.late, *self.added)
         }
 
     def change_pending(self, value: PartitionValue) -> None:
         """Note which copies the change adds that is pending in this value of the partition."""
         self._changes.note()
         added = [name for name in value.next or () if name not in value.members]
-        self._added = {name: self._added.get(name, "") for name in added}
+        self.added = {name: self.added.get(name, "") for name in added}
 
     def session_ended(
         self,
@@ -214,16 +228,16 @@ class Readiness:
         holds.
         """
         self._changes.note()
-        self._reached |= reached
+        self.reached |= reached
         if fault:
-            self._faults.ended_session(reason, now_s, waiting_since_s)
+            self.faults.ended_session(reason, now_s, waiting_since_s)
         self._slow = []
-        self._waits_for, self._elsewhere = f"its session ended: {reason}", fault
+        self.waits_for, self.elsewhere = f"its session ended: {reason}", fault
         self._ended_s = now_s
 
     def replicas_failed(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
         """Note that these replicas have failed, whether or not that ends a session."""
-        self._faults.blame(names, fault, now_s)
+        self.faults.blame(names, fault, now_s)
 
     def committed(self) -> bool:
         """Note a commit; return whether it ends a trouble. A session's start does not: with full disks, sessions start
@@ -231,27 +245,27 @@ class Readiness:
 
         A session's start does not: with full disks, sessions start and fail.
         """
-        if not self._faults.unsettled:
+        if not self.faults.unsettled:
             return False
-        self._faults.committed()
+        self.faults.committed()
         return True
 
     def stopped(self, reason: str) -> None:
         self._changes.note()
-        self._waits_for = reason
+        self.waits_for = reason
 
     # ------------------------------------------------------------------ copies to late replicas
 
     def replica_late(self, name: StorageId, reason: str) -> None:
         """Note why a member that is not engaged, or an added copy, is not up to date."""
-        for waiting in (self._late, self._added):
+        for waiting in (self.late, self.added):
             if name in waiting:
                 waiting[name] = reason
 
     def replica_reached(self, name: StorageId, last: TransactionId) -> None:
         """Note how far the copy of such a replica goes."""
-        if name in self._late or name in self._added:
-            self._reached[name] = last
+        if name in self.late or name in self.added:
+            self.reached[name] = last
 
     def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions a late replica lacks; return whether that got no less for `patience_s` seconds."""
@@ -267,7 +281,7 @@ class Readiness:
         return [
             name
             for name, progress in self._progress.items()
-            if progress.lost and (name in self._late or name in self._added)
+            if progress.lost and (name in self.late or name in self.added)
         ]
 
     # ------------------------------------------------------------------ what is told
@@ -284,7 +298,7 @@ class Readiness:
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does."""
-        faults = self._faults
+        faults = self.faults
         if not faults.are_lasting(now_s):
             return self._slowness
         return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
@@ -297,9 +311,9 @@ class Readiness:
         session.
         """
         if writing:
-            return self._faults.causes if self._faults.are_lasting(now_s) else self._slowness
-        return self._waits_for if now_s - self._ended_s > _PASSES_S else None
+            return self.faults.causes if self.faults.are_lasting(now_s) else self._slowness
+        return self.waits_for if now_s - self._ended_s > _PASSES_S else None
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
-        why = self._waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
+        why = self.waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")
