@@ -72,8 +72,7 @@ class Backend(Protocol):
         """
 
     async def read(self, key: str) -> Entry | None:
-        """Return the present entry, or None. It is durable, because callers act upon it: no loss of power takes it
-        back.
+        """Return the present entry, or None.
 
         It is durable, because callers act upon it: no loss of power takes it back.
         """
@@ -113,8 +112,7 @@ class Backend(Protocol):
         """
 
     async def tell(self, name: str, contents: bytes) -> None:
-        """Replace the contents of a name that this process has registered; does nothing for any other. Others see them
-        soon.
+        """Replace the contents of a name that this process has registered; does nothing for any other.
 
         Others see them soon.
         """

@@ -22,8 +22,7 @@ COPIES_MAX: Final = 9
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session that began: they may lag a little. Once a later one is
-    claimed, it may have ended.
+    """Return the members that are engaged in the last session that began: they may lag a little.
 
     Once a later one is claimed, it may have ended.
     """

@@ -317,8 +317,7 @@ class ClusterDescription(CoordinatorValue):
         return changed._with_zones(zones)
 
     def drained(self, name: StorageId) -> ClusterDescription:
-        """Return the description with this storage node among those that get no more copies. Raises
-        `UnknownStorageNode`.
+        """Return the description with this storage node among those that get no more copies.
 
         Raises `UnknownStorageNode`.
         """
@@ -394,8 +393,7 @@ class ClusterDescription(CoordinatorValue):
         return {partition: each.among(zone_of) for partition, each in own.items() if each is not None}
 
     def requiring(self, copies: int, zones: int, topic: str = "") -> ClusterDescription:
-        """Return the description with another demand on commits, to this topic or of the whole cluster. Raises
-        `UnknownTopic`.
+        """Return the description with another demand on commits, to this topic or of the whole cluster.
 
         Raises `UnknownTopic`.
         """

@@ -95,8 +95,7 @@ class Disk(Protocol):
 
     @property
     def under_way_s(self) -> float:
-        """For how many seconds the oldest call has not returned; 0 if none is under way. Nothing else shows that a disk
-        hangs.
+        """For how many seconds the oldest call has not returned; 0 if none is under way.
 
         Nothing else shows that a disk hangs.
         """

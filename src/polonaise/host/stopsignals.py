@@ -36,8 +36,7 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long unless the flag is set already, then tell whether it is. A signal does not shorten the
-        sleep.
+        """Sleep for so long unless the flag is set already, then tell whether it is.
 
         A signal does not shorten the sleep.
         """

@@ -230,8 +230,7 @@ class TlsIdentity:
 
 
 def _log_daily(level: int, line: str, now_s: float) -> None:
-    """Log a line, unless this process has logged the same within a day. No identity remembers that: one is made for
-    each look at a server of ZooKeeper.
+    """Log a line, unless this process has logged the same within a day.
 
     No identity remembers that: one is made for each look at a server of ZooKeeper.
     """

@@ -129,8 +129,7 @@ class Connection(asyncio.Protocol):
         """Whether the peer had said hello and then refused the connection."""
 
     def bar(self, error: PolonaiseError) -> None:
-        """Have the peer refused with this error once it has said hello, whatever that says. Called by `host` before the
-        connection is made.
+        """Have the peer refused with this error once it has said hello, whatever that says.
 
         Called by `host` before the connection is made.
         """
@@ -221,8 +220,7 @@ class Connection(asyncio.Protocol):
     def refuse(
         self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
     ) -> None:
-        """Answer a request with a fault; without request and partition the fault is the connection's. `detail`: see
-        `Refused`.
+        """Answer a request with a fault; without request and partition the fault is the connection's.
 
         `detail`: see `Refused`.
         """

@@ -138,8 +138,7 @@ class HostElection:
                     raise
 
     def _host(self) -> None:
-        """Run the nodes until this process leaves the election. Raises their fault, or `HostFailed` if they stopped
-        themselves.
+        """Run the nodes until this process leaves the election.
 
         Raises their fault, or `HostFailed` if they stopped themselves.
         """

@@ -119,8 +119,7 @@ class ChildNode:
             )
 
     def wait_listening(self, deadline_s: float = _START_S, given_up: Callable[[], bool] = _never) -> None:
-        """Return when the process that was launched listens. Raises `StartFailed` if it ends instead, or takes too
-        long.
+        """Return when the process that was launched listens.
 
         Raises `StartFailed` if it ends instead, or takes too long.
         """

@@ -318,8 +318,7 @@ def _named(settings: ServerSettings) -> ServerSettings:
 async def _check_cluster(
     host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None
 ) -> None:
-    """Compare the cluster with what this server was told of it. No server makes one: a coordinator that has lost its
-    data looks like one that never had any.
+    """Compare the cluster with what this server was told of it.
 
     No server makes one: a coordinator that has lost its data looks like one that never had any.
     """

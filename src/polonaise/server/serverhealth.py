@@ -70,8 +70,7 @@ class ServerMeasures(NamedTuple):
 
 
 class OwnHealth(NamedTuple):
-    """The health of a server without its partitions: the fields of a JSON document, in order. No trouble is an empty
-    text.
+    """The health of a server without its partitions: the fields of a JSON document, in order.
 
     No trouble is an empty text.
     """

@@ -68,8 +68,7 @@ class ServerMembership:
         self._membership = await self._coordinator.register(self.registration)
 
     async def tell(self, registration: Registration) -> None:
-        """Replace what the registration says, now and for later. Raises what the coordinator raises: the caller tells
-        it again.
+        """Replace what the registration says, now and for later.
 
         Raises what the coordinator raises: the caller tells it again.
         """

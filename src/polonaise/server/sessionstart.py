@@ -314,8 +314,7 @@ class SessionStart:
         return Decided(reset.to, last_crc, (reset.source,))
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided | CarryOut:
-        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction, and
-        `PartitionNotReady` for a reset of the head that must not be carried out.
+        """Decide by the answers so far.
 
         Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction, and `PartitionNotReady` for a reset
         of the head that must not be carried out.

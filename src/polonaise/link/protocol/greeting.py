@@ -122,8 +122,7 @@ def hello(
     node: int = 0,
     version_min: int = PROTOCOL_VERSION_MIN,
 ) -> Hello:
-    """Return the hello of this version of Polonaise. `version_min` is the oldest protocol version that has what will be
-    asked.
+    """Return the hello of this version of Polonaise.
 
     `version_min` is the oldest protocol version that has what will be asked.
     """

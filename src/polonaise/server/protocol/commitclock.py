@@ -41,7 +41,7 @@ class _Verdict(Enum):
 
 
 class CommitClock:
-    """Tells the time for commits, by what it is told of clocks. Offsets are wall less monotonic time, in microseconds.
+    """Tells the time for commits, by what it is told of clocks.
 
     Offsets are wall less monotonic time, in microseconds.
     """

@@ -42,8 +42,7 @@ class CommittedRegisters:
         self._keys = None
 
     def admit(self, asked: AskedRegisters) -> None:
-        """Admit a request. Raises `ProtocolError` for a key or prefix that is too long, `Overloaded` for one page too
-        many.
+        """Admit a request.
 
         Raises `ProtocolError` for a key or prefix that is too long, `Overloaded` for one page too many.
         """

@@ -240,8 +240,7 @@ class Readiness:
         self.faults.blame(names, fault, now_s)
 
     def committed(self) -> bool:
-        """Note a commit; return whether it ends a trouble. A session's start does not: with full disks, sessions start
-        and fail.
+        """Note a commit; return whether it ends a trouble.
 
         A session's start does not: with full disks, sessions start and fail.
         """
