@@ -140,7 +140,6 @@ class Coordinator:
         self._total = 0
         """The most partitions that a description had which this process has read or made."""
         self._seen = SeenValues(CALM_S + backend.found_again_s)
-        """Decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
         self._ask: Callable[[], Awaitable[None]] | None = None
@@ -237,7 +236,6 @@ class Coordinator:
         return await self._believed(self._look_at_description)
 
     async def _look_at_description(self) -> Versioned[ClusterDescription]:
-        """Read the description, and refuse one that must not be believed."""
         self._check_open()
         place = self._backend.place(DESCRIPTION)
         # Before the read, for the same reason as in `_look`.
@@ -594,7 +592,6 @@ class Coordinator:
                 await self._look(key, type(known.value))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
-        """Replace a value and return the new one; None unless it has the expected version."""
         await self._cluster()
         if self._seen.known(key) is None or self._seen.version(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced
@@ -652,7 +649,6 @@ class Coordinator:
         self._seen.remember(key, entry, value)
 
     def _check_age(self, key: str, entry: Entry, floor: int) -> None:
-        """Refuse an entry of another cluster, or of a version below `floor`."""
         place = self._backend.place(key)
         if self._description is not None and entry.cluster_key != self._description.key:
             raise WrongClusterKey(

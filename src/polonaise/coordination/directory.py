@@ -42,7 +42,6 @@ MEMBERS_LOCK: Final = "members.lock"
 
 _MAGIC: Final = "polonaise-coordinator"
 _TOGETHER_MAX: Final = 64
-"""The most changes under one hold of the lock, for which other processes wait."""
 _PUTS_MAX: Final = 32
 """The most files that are written at once when a cluster or partitions are made."""
 _PAUSE_MIN_S: Final = 0.001
@@ -235,7 +234,6 @@ class ValueDirectory:
             raise
 
     async def _serve(self, lock: str) -> None:
-        """Serve the requests that wait for this lock; those that run together take it once."""
         requests = self._requests[lock]
         together: list[_Request] = []
         try:

@@ -80,23 +80,17 @@ def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alo
 
 
 class _DurableEntry(NamedTuple):
-    """An entry that this process knows to be whole and durable."""
-
     raw: bytes
     entry: Entry
 
 
 class _Poll(NamedTuple):
-    """The wait for another version of an entry than this one."""
-
     version: int
     pause_s: float = _POLL_S_MIN
 
 
 @dataclass(slots=True)
 class _Name:
-    """A name that this process has registered."""
-
     lock: DirectoryLock
     entry: Entry
     beats: int = 0
@@ -121,13 +115,10 @@ class FileBackend:
         self._clock = host.clock
         self._directory = directory
         self._durable: dict[str, _DurableEntry] = {}
-        """By key, as this process read or wrote them last."""
         self._own: dict[str, _Name] = {}
-        """The names that this process has registered and not given up."""
         self._replaced_s = -inf
         """When another directory was last found in the place of the one that it had registered in."""
         self._polls: dict[str, _Poll] = {}
-        """By key."""
 
     def __str__(self) -> str:
         # An address of another kind, given with file: by mistake, may have a password.
@@ -190,7 +181,6 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, remove)
 
     async def _remove_values(self) -> None:
-        """Remove the values of a cluster that has no description, and is therefore none."""
         for name in filter(is_key, await self._values.names()):
             await self._disk.remove(self._values.path(name))
 
@@ -243,7 +233,6 @@ class FileBackend:
         await asyncio.sleep(poll.pause_s)
 
     async def _read(self, key: str) -> Entry | None:
-        """Return the entry in the value's file, checked and durable, if there is one."""
         raw = await self._values.load(key)
         if raw is None and key == DESCRIPTION:
             raw = await self._late_description()
@@ -432,7 +421,6 @@ class FileBackend:
         return True
 
     async def _name(self, name: str) -> Entry:
-        """Return the entry of a name, with its latest beat as the version."""
         own = self._own.get(name)
         beats = own.beats if own else int.from_bytes(await self._values.load(name + _BEAT) or b"", "little")
         try:

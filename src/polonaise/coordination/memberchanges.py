@@ -209,7 +209,6 @@ class _Placement:
             load[least] += 1
 
     def improve(self) -> bool:
-        """Move copies to where they are better; return whether any was moved."""
         better = False
         for names in self.placed.values():
             while self._moved_one(names):
@@ -217,7 +216,6 @@ class _Placement:
         return better
 
     def _crowd(self, names: Collection[StorageId], name: StorageId) -> int:
-        """Return how many others of these nodes are in this one's zone."""
         return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
     def _moved_one(self, names: list[StorageId]) -> bool:

@@ -40,8 +40,6 @@ class AnswerPatience:
 
 
 class _Silence(NamedTuple):
-    """How often in a row a server was silent, and when it may be asked again."""
-
     times: int
     until_s: float
 

@@ -214,11 +214,8 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A description that an operator may choose to believe."""
-
     name: str
     said: str
-    """Who tells it, in words."""
     version: int
     description: ClusterDescription
     lack: Lack
@@ -280,7 +277,6 @@ def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapp
 
 
 def _latest_value(partition: PartitionId, sources: Sequence[Noted]) -> PartitionValue | None:
-    """Return the partition's value of the last session that anybody knows, if any."""
     known = [each.partitions[partition] for each in sources if partition in each.partitions]
     return max(known, key=lambda value: (_engaged(value), value.session), default=None)
 

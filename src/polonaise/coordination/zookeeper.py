@@ -64,12 +64,9 @@ _PAUSE_S_MAX: Final = 10.0
 """The first and the longest pause before the making of a cluster is claimed again that another process has claimed;
 each is made up to twice as long, at random."""
 _AGAIN_S: Final = 0.05
-"""Until a question is asked again whose connection was lost."""
 
 
 class _Node(NamedTuple):
-    """A ZooKeeper node as it was read."""
-
     data: bytes
     version: int
     owner: int
@@ -91,7 +88,6 @@ class ZooKeeperBackend:
         self._closed = False
         self.renewed_us: int | None = None
         self._own: dict[str, Entry] = {}
-        """To be taken again in a new session."""
         self._watchers: dict[str, asyncio.Future[None]] = {}
         """By key, resolved when the entry changes or its watch is lost. One serves all who wait."""
 
@@ -129,7 +125,6 @@ class ZooKeeperBackend:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _claim(self) -> int | None:
-        """Claim the making of the cluster, and return the claim; None when it is made."""
         while True:
             node = await self._get(_CREATION)
             if node is not None and node.data == _MADE:
@@ -396,7 +391,6 @@ class ZooKeeperBackend:
         return None if stat is None else int(stat.version)
 
     async def _replace(self, key: str, data: bytes, version: int) -> Any:
-        """Replace a node of this version and return what ZooKeeper tells of it; None as `_set`."""
         path = self._path(key)
         try:
             return await self._ask(
@@ -487,7 +481,6 @@ class ZooKeeperBackend:
         return f"{trouble}: {remedy}" if trouble else remedy
 
     def _opened(self) -> ZooKeeperSession:
-        """Return the session; begin one if there is none."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:

@@ -64,9 +64,7 @@ class DataTrial:
         """After `anew_s` seconds of refusals the session has ended in any case."""
         self._anew_s = anew_s
         self._behind: dict[str, float] = {}
-        """Since when each was found so."""
         self._refused_s: float | None = None
-        """When a server that serves has first refused to go on with the session."""
 
     def connected(self) -> None:
         """Note that a server goes on with the session, or has begun one."""

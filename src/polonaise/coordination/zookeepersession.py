@@ -45,7 +45,6 @@ _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.25
 """The first and about the longest pause before all servers are tried again: they may be electing a leader."""
 _FAREWELL_S: Final = 1.0
-"""How long a connected server may take to end the session."""
 _REFUSAL_S: Final = 0.3
 """How long a server is listened to that may refuse this process's certificate."""
 _ELECTED_S: Final = 15.0
@@ -128,7 +127,6 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         self._trials = HostTrials()
         self._data = DataTrial(2 * session_s)
         self._stated: dict[str, tuple[float, str]] = {}
-        """By server: when it was last asked how it is, and its answer."""
         self._attach_s = ATTACH_S
         self._lost_s = time.monotonic()
         self._is_left = False
@@ -139,7 +137,6 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         """Whether the server that was asked last how it is has said so: it takes connections such as these."""
         self._servers = 1
         self.number = 0
-        """How many connections were made so far."""
         self.troubles: dict[str, str] = {}
         """By server, why it was not connected to when it was last tried; empty while any is."""
 
@@ -236,7 +233,6 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
             raise SessionExpiredError(why) from error
 
     def _state_of(self, server: str, address: tuple[str, int], host: str) -> str:
-        """Return what a server answers to the question how it is, if it does."""
         asked_s, answer = self._stated.get(server, (float("-inf"), ""))
         if time.monotonic() - asked_s < _STATE_S:
             return answer
@@ -279,7 +275,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _why(server: str, error: BaseException) -> str:
-    """Return why there is no connection to this server."""
     for each in _chain(error):
         if isinstance(each, CertificateUnusable):
             return f"no connection to {server} can be made: {each.text}"
@@ -302,7 +297,6 @@ class ZooKeeperSession:
         """After so long ZooKeeper ends a silent session: what was asked for, until it has granted less."""
         self._asking = AnswerPatience(SILENCE_S, session_s * 2 / 3)
         self._changing = AnswerPatience(SILENCE_S, session_s * 2 / 3)
-        """For changes: these take a sync of the disks, which may be slow."""
         self._changes = 0
         """Changes under way: the session's questions are answered after them."""
         self._heard_s = 0.0

@@ -23,11 +23,9 @@ _log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 """The most connections that wait in the system, at one socket."""
 _TOGETHER_MAX: Final = 64
-"""The most that are accepted at one socket in one turn of the event loop."""
 _PAUSE_S: Final = 0.1
 """Nothing is accepted for so long after a failure: the socket stays readable, so that the loop would spin."""
 _WARNING_S: Final = 10.0
-"""The least time between two warnings that connections can't be accepted."""
 
 Accepted: TypeAlias = Callable[[socket.socket, Any], None]
 """Takes over a connected socket, with the peer's address."""
@@ -92,7 +90,6 @@ class Acceptor:
         self._spare: int | None = None
         self._refill()
         self._resume: asyncio.TimerHandle | None = None
-        """Ends a pause."""
         self._held = False
         self._warned_s = float("-inf")
         self._listen()
@@ -158,7 +155,6 @@ class Acceptor:
         self._refill()
 
     def _refill(self) -> None:
-        """Keep a descriptor for `_turn_away`, if there is one left."""
         if self._spare is None:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)

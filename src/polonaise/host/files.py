@@ -259,7 +259,6 @@ class _RealFile:
     def __init__(
         self, threads: DiskThreads, path: str, flags: int, registry: set[_RealFile], in_loop: SyncsInLoop | None
     ) -> None:
-        """Open the file, in the calling thread. It is in `registry` while it is open."""
         self._threads = threads
         self._in_loop = in_loop
         self._descriptor = os.open(path, flags, _FILE_MODE)
@@ -310,7 +309,6 @@ class _RealFile:
             await asyncio.shield(asyncio.wrap_future(self._closed))
 
     def abandon(self) -> None:
-        """Close the descriptor now: nobody uses the file and nobody will."""
         with self._guard:
             self._closing, self._users = True, 0
         self._close()

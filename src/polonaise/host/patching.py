@@ -21,7 +21,6 @@ class _Library(NamedTuple):
     whole: str
     """The call that patches all of them."""
     spared: str
-    """The call that patches none of `threads`."""
 
     def patched(self) -> list[str]:
         """Return those of `threads` and `together` that are patched; none if no one of `threads` is."""

@@ -15,7 +15,6 @@ from polonaise.errors import BadOption
 from polonaise.host.files import sync_path
 
 _MODE: Final = 0o666
-"""Of a new file, less the user's mask."""
 
 
 @contextlib.contextmanager
@@ -87,7 +86,6 @@ def is_standard_output(path: Path) -> bool:
 
 
 def _output_at(path: Path) -> int | None:
-    """Return the descriptor, of the standard output or of errors, that a path stands for."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):

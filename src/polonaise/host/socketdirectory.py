@@ -31,7 +31,6 @@ class SocketDirectory:
         self._directory = directory
         self._network = network
         self._listening_in: Identity | None = None
-        """Where the latest listener listens."""
 
     @property
     def unreachable(self) -> str:
@@ -60,7 +59,6 @@ class SocketDirectory:
 
 
 def _name(address: str) -> str:
-    """Return the bare name in the address; raises `BadOption`."""
     parsed = parse_address(address)
     if not isinstance(parsed, UnixPath) or "/" in parsed.path:
         raise BadOption(f"{address!r} is not the name of a socket in a directory: write unix:NAME")

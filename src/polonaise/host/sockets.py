@@ -31,7 +31,6 @@ _LOOK_S: Final = 1.0
 class RealNetwork:
     def __init__(self) -> None:
         self._listeners: set[_RealListener] = set()
-        """Those that are not closed."""
 
     @property
     def unreachable(self) -> str:
@@ -105,18 +104,15 @@ class _RealListener:
         factory: ProtocolFactory,
         registry: set[_RealListener],
     ) -> None:
-        """The listener is in `registry` until it is closed."""
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._factory = factory
         self._arriving: set[asyncio.Task[None]] = set()
         self._acceptor = Acceptor(sockets, str(address), self._accept)
         self.trouble = ""
-        """Why nobody can connect."""
         self._registry = registry
         registry.add(self)
         self._missing = False
-        """At the last look."""
         self._next_look: asyncio.TimerHandle | None = None
         if isinstance(address, UnixPath):
             self._shown = os.path.realpath(address.path)  # which may lead through a descriptor, see `socketdirectory`

@@ -43,11 +43,9 @@ _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """After this, files that could not be used are tried again even though they did not change."""
 _told: Final[dict[str, float]] = {}
-"""The lines about files that were logged within a day, each with the time of it."""
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A system's CAs have a quarter of a million."""
 _PATH_MAX: Final = 4096
-"""Linux's limit."""
 
 _BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]+-----")
 _END: Final = re.compile(rb"-----END [A-Z0-9 ]+-----")
@@ -118,7 +116,6 @@ def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
 
 
 _Version: TypeAlias = tuple[Any, ...]
-"""Of CAs, certificate and key: differs once one of them has been written or replaced."""
 
 
 class _Contexts(NamedTuple):
@@ -144,9 +141,9 @@ class TlsIdentity:
         self._role = role
         self._wall_s = wall_s
         self._seen = _version(files)
-        """Last read, with or without success."""
+        """Of the files that were read last, with or without success."""
         self._used = self._seen
-        """In use."""
+        """Of the files in use."""
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None

@@ -32,13 +32,12 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         self.protocol: asyncio.Protocol
         """Unset before the connection is made."""
         self._below: asyncio.Transport
-        """Likewise."""
         self._queue: deque[bytes | memoryview] = deque()
         self._queued_bytes = 0
         self._high = _PIECE_BYTES
         self._low = _PIECE_BYTES // 4
         self._must_wait = False
-        """Asked by the transport below."""
+        """Whether the transport below has asked for a pause."""
         self._writers_wait = False
         """Whether the node's protocol was asked to pause writing."""
         self._closing = False

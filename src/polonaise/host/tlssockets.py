@@ -32,7 +32,6 @@ UNPROVED_MAX: Final = 1024
 _WARNING_S: Final = 1.0
 """The least time between two warnings of refused peers: anybody may connect, as often as they like."""
 _HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection."""
 
 
 @runtime_checkable
@@ -97,8 +96,6 @@ class TlsNetwork(RealNetwork):
 
 
 class _TlsListener:
-    """The listening sockets of one address, and the connections whose handshake is under way."""
-
     def __init__(
         self, identity: TlsIdentity, sockets: list[socket.socket], address: str, factory: ProtocolFactory
     ) -> None:
@@ -109,7 +106,6 @@ class _TlsListener:
         self._arriving: dict[asyncio.Task[None], bool] = {}
         """The tasks that accept connections, each with whether the node's protocol has its connection."""
         self._unproved = 0
-        """How many handshakes are under way."""
         self._refusals = _Refusals(self._address)
         self._acceptor = Acceptor(sockets, self._address, self._accept)
 
@@ -118,7 +114,6 @@ class _TlsListener:
         return self._address
 
     async def close(self) -> None:
-        """Stop accepting, and end the connections whose handshake is under way."""
         self._acceptor.close()
         arriving = [task for task, arrived in self._arriving.items() if not arrived]
         for task in arriving:
@@ -254,7 +249,6 @@ class _Refusals:
         self._untold = 0
 
     def tell(self, peer: str, why: str) -> None:
-        """Log that a peer was refused, or only count it if another was logged just now."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._told_s < _WARNING_S:
             self._untold += 1

@@ -48,7 +48,6 @@ from polonaise.wire.requestwords import request_words
 
 GONE_S: Final = 1.0
 _UNREAD: Final = "unread answers"
-"""Why reading is paused: the peer does not read what it is sent."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece: copying it is less work than writing several."""
 
@@ -108,7 +107,6 @@ class Connection(asyncio.Protocol):
         self._awaited: AwaitedAnswers[asyncio.Future[Message]] = AwaitedAnswers()
         self._outbox = FrameOutbox(self._greeting, self._settings)
         self._reading = True
-        """As the transport was told."""
         self._turn_set = False
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -478,7 +476,6 @@ class Connection(asyncio.Protocol):
         self._beat_due_s = self._host.clock.monotonic_s() + self._settings.heartbeat_s
 
     def _check(self) -> None:
-        """Check that the peer is alive and makes progress, and ping it if it is time."""
         if self.closed:
             return
         now = self._host.clock.monotonic_s()

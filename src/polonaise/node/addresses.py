@@ -108,7 +108,6 @@ def check_no_topic(topic: str, what: str) -> None:
 
 
 def _topic_in(address: str, topic: str) -> str:
-    """Return the topic that an address names; raises `BadOption`."""
     try:
         return check_topic_name(topic)
     except BadOption as error:
@@ -192,7 +191,6 @@ def lacks_only_marker(names: Container[str]) -> bool:
 
 
 def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordinator:
-    """Return the coordinator in a ZooKeeper ensemble, without connecting to it yet."""
     place, mark, query = address.partition("?")
     if mark and query != "tls=no":
         raise BadOption(

@@ -205,7 +205,6 @@ def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
 
 
 def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
-    """Return a line on packets to other nodes that are lost, by the shares that were sent again."""
     lossy = {name: share for name, share in resent.items() if share >= _LOSSY}
     if not lossy:
         return []
@@ -284,7 +283,6 @@ def _hanging_disk(health: Mapping[str, Any]) -> str:
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
-    """Return a line on the damages that a scrub found and that were not repaired."""
     listed = [damage["what"] for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
     # A node lists the latest damages only, and counts all.
     count = max(len(listed), scrub.get("found", 0) - scrub.get("repaired", 0))
@@ -420,7 +418,6 @@ def stand_still(until_us: int) -> str:
 
 
 def _change_in(health: Mapping[str, Any]) -> str:
-    """Return the pending change of members, in words."""
     members, pending = health.get("members"), health.get("next")
     if members is None or pending is None:
         return ""

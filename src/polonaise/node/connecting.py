@@ -224,7 +224,6 @@ def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
 
 @asynccontextmanager
 async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None) -> AsyncIterator[LogLocation]:
-    """Yield the location of the cluster with this address; close it at the end."""
     identity = tls_identity(CLIENT, tls)
     pid, host = os.getpid(), ApplicationHost(identity)
     discovery: Discovery | None = None

@@ -66,7 +66,6 @@ class HostElection:
         self._cancel: Callable[[], None] | None = None
         self._pause_s = WATCH_S
         self._lock_file: Identity | None = None
-        """The identity of the lock file that this process locked last."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
         """Called, in the election's thread, with the error that ends this process's part for good."""
@@ -168,7 +167,6 @@ class HostElection:
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
-        """Run the nodes in this loop until they are cancelled or end. Raises their fault."""
         loop = asyncio.get_running_loop()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))

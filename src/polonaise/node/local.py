@@ -31,11 +31,8 @@ ZOOKEEPER_ROOT: Final = "polonaise"
 _START_S: Final = 30.0
 _STOP_S: Final = 10.0
 _MAKING_S: Final = 10.0
-"""So long each storage node has to answer before the cluster is made."""
 _SLICE_S: Final = 0.1
-"""Between two looks at whether a start has been given up."""
 _LOG_END: Final = 2_000
-"""Characters of its log that are told of a node that did not start."""
 
 
 class StartFailed(PolonaiseError):
@@ -227,7 +224,7 @@ class LocalCluster:
         common = ["--verbose"] if verbose else []
         self.tls = tls
         self._making_tls = tls
-        """The files with which the cluster is made: an operator's or a server's, as storage nodes are asked first."""
+        """An operator's or a server's files: storage nodes are asked first."""
         """The TLS files of every node; None for plain connections."""
         tls_options = (
             [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]

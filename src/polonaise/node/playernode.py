@@ -105,7 +105,6 @@ class PlayerNode:
     # ------------------------------------------------------------------ a turn
 
     async def _turn(self) -> tuple[TurnEnd, str]:
-        """Open the log, wait for the lease, and deliver; return why no longer."""
         plan = self.loaded.plan
         async with self._opening(plan.log) as log:
             self._log_opened = log

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.1
-"""Until those are asked again at whose addresses nobody listens yet."""
 _LOOK_S: Final = 1.0
 _UNREACHABLE_LOOKS: Final = 10
 """So many looks in a row may find that nobody can connect before the node ends, for others to take over."""

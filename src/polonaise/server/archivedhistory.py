@@ -175,10 +175,7 @@ async def copy_on(
 async def _drop_refilled(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
 ) -> None:
-    """Have a replica drop the ids below `held_from`, which it got from the fragments only because copies leave no gap.
-
-    Kept, they would take many times the disk space of the other replicas. `last`, its log's end, must be committed.
-    """
+    """Have a replica drop the ids below `held_from`, as others have: it got them only because copies leave no gap."""
     if held_from <= 0:
         return
     # Confirmed first: a replica drops only what it knows to be committed.

@@ -58,10 +58,7 @@ class ArchiveLag(NamedTuple):
 
 
 class ArchiveWatch:
-    """Compares the store with what this server's partitions have committed, every now and then.
-
-    Times are those of commits, so that a new owner knows them as well.
-    """
+    """Compares the store with what partitions have committed, by times of commits, which a new owner knows as well."""
 
     def __init__(
         self,
@@ -104,7 +101,6 @@ class ArchiveWatch:
                 self.lag = ArchiveLag(*lag, len(self._readers()), before.gone)
 
     def _miss(self, partition: PartitionId, why: str) -> None:
-        """Tell that a read has met ids that no fragment holds, and take the next look at once."""
         before = self.lag or ArchiveLag(None, None, len(self._readers()))
         if partition not in before.gone:
             _log.warning("partition %d: %s", partition, why, extra={"partition": partition})
@@ -152,9 +148,8 @@ class ArchiveWatch:
         return Backlog(first, 0 if any(name.first > first for name in held) else self._fragment_bytes)
 
     async def _measure(self, reader: PartitionReader, backlog: Backlog, committed: TransactionId) -> bool:
-        """Measure on until a fragment is full or all that is committed was measured; return whether that was possible.
-
-        By headers and columns alone, without registers. Raises `HistoryTrimmed` for a trimmed id that no fragment held.
+        """Measure on until a fragment is full or all was measured, by headers and columns; return whether that was
+        possible.
         """
         try:
             while backlog.due_us is None and backlog.next <= committed:

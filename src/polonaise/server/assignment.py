@@ -94,7 +94,6 @@ class LivingServers:
         self._since_s: dict[ServerId, float] | None = None
         self._assignment: Assignment | None = None
         self._unable_since_s: dict[ServerId, float] = {}
-        """Since when each server has said that it can't serve some."""
         self._changed_s = inf
         """When the assignment, or who is living, was last seen to have changed."""
 
@@ -126,11 +125,7 @@ class LivingServers:
         }
 
     def _believed_unable(self, member: Registration, now_s: float) -> frozenset[PartitionId]:
-        """Return what a member can't serve, once it has said so for `_BELIEVED_S`.
-
-        What keeps all servers from serving is told by all at about the same time: by then each knows that no other can
-        either.
-        """
+        """Return what a member can't serve, once it has said so for so long that each knows whether others can."""
         since_s = self._unable_since_s.get(member.server, now_s)
         return member.unable if now_s - since_s >= _BELIEVED_S else frozenset()
 
@@ -185,7 +180,6 @@ class _Loads:
 
 
 def _leave_the_unable(loads: _Loads) -> None:
-    """Move partitions from owners that can't serve them to servers that can, if there are any."""
     for partition, owner in sorted(loads.owner_of.items()):
         if loads.able and loads.is_unable(owner, partition):
             loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.able))

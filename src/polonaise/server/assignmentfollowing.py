@@ -44,10 +44,7 @@ class _JudgedBy(NamedTuple):
 
 
 class AssignmentFollowing:
-    """Follows the assignment for a registered server, and changes it when it is not right (`assignment.assign`).
-
-    All servers do so, with the same rule: whoever is first writes, and the others follow that.
-    """
+    """Follows the assignment for a registered server, and writes a better one if it is the first to find it."""
 
     def __init__(
         self,
@@ -71,9 +68,7 @@ class AssignmentFollowing:
         self._trouble = trouble
         self._living = LivingServers(server, shared.settings.settle_s)
         self._followed: Assignment | None = None
-        """The assignment that was followed last."""
         self._before: _JudgedBy | None = None
-        """What that was judged by."""
 
     async def run(self) -> None:
         pause_s = self._settings.retry_s_min
@@ -142,9 +137,8 @@ class AssignmentFollowing:
         return {"server": self._server}
 
     async def _members(self) -> list[Registration]:
-        """Read the living servers, and register this one again if it is not among them.
-
-        While its clock is off, and others are there, it leaves them instead: it could start no sessions.
+        """Read the living servers, and register again if this one is missing; leave them while its clock is off, if
+        others are there.
         """
         members = await self._coordinator.members()
         others = [member for member in members if member.server != self._server]
@@ -192,10 +186,7 @@ class AssignmentFollowing:
             return current
 
     async def hand_over(self) -> None:
-        """Leave the cluster, and give this server's partitions to the others, if the coordinator answers in time.
-
-        Otherwise they take them once they see that this server is gone.
-        """
+        """Leave the cluster, and give this server's partitions to the others, if the coordinator answers in time."""
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):
                 # First: the others would give the partitions back to a server that is still a member.

@@ -85,7 +85,6 @@ class ClientConnections:
         self.refused: Counter[str] = Counter()
         """The number of messages refused, by error code."""
         self._making = asyncio.Semaphore(_MAKING_MAX)
-        """Held while an answer is put together; once it is sent, the budget counts it."""
 
     @property
     def open(self) -> list[Connection]:

@@ -29,7 +29,6 @@ from polonaise.wire.messages import (
 from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
-"""The largest age that the message has room for."""
 UNIQUE_IDS: Final = "no unique ids can be given out, which new clients and servers need"
 _TROUBLE_S: Final = 1.0
 """How long a request for a newer assignment still waits once the coordinator can't be read: a hiccup must not send all
@@ -41,7 +40,6 @@ patience ends, and asks another server."""
 _IDS_BURST_S: Final = 2.0
 """Ids that the pace allowed in this many idle seconds may be given out at once."""
 _OWN_WORDS: Final = "its log and health say why"
-"""Where a stranger finds what is told to others."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
 """The coroutine that makes an answer, and one to await before it, which takes nothing from other requests."""
@@ -79,16 +77,12 @@ class ClusterAnswers:
         """When the description was last read, in monotonic seconds."""
         self._describing = asyncio.Lock()
         self._descriptions = 0
-        """How many readings of the description have begun, each under the lock."""
         self._described_by = 0
-        """The number of the last reading that succeeded."""
         self._assignment: Versioned[Assignment] | None = None
         self._encoded: AssignmentIs | None = None
-        """None until a client asks for it."""
         self._read_s = 0.0
-        """When an assignment was last read or written."""
         self._trouble = ""
-        """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        """Why the last attempt to read the assignment failed."""
         self._trouble_s = 0.0
         """When they began to fail, in the event loop's seconds."""
         self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
@@ -111,7 +105,6 @@ class ClusterAnswers:
 
     @property
     def _coordinator_s(self) -> float:
-        """For how many seconds the coordinator is waited for."""
         most_s = self._settings.coordinator_s_max
         return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s
 
@@ -170,10 +163,8 @@ class ClusterAnswers:
         return ClusterIs(self.description.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
-        """Read the description for a request about one topic, or about all (None); if that fails, the known one may be
-        good enough.
-
-        Otherwise raises what the coordinator raises; to a stranger, without its text.
+        """Read the description for a request about one topic, or all (None); for one, a known description may be good
+        enough.
         """
         try:
             await self.read_description()
@@ -197,10 +188,6 @@ class ClusterAnswers:
         )
 
     async def _tell_topic(self, request: DescribeTopic) -> Message:
-        """Return the partitions of a topic.
-
-        Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description.
-        """
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
             heard = counted(request.total_known, "partition")
@@ -253,10 +240,7 @@ class ClusterAnswers:
     # ------------------------------------------------------------------ the assignment
 
     async def _wait_for_newer(self, request: GetAssignment) -> None:
-        """Wait until the assignment is newer than the client's, for the request's time and `read_wait_s_max` at most.
-
-        Once it can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
-        """
+        """Wait until the assignment is newer than the client's; only `_TROUBLE_S` longer once it can't be read."""
         if not request.wait_ms:
             return
         begun_s = asyncio.get_running_loop().time()
@@ -306,7 +290,6 @@ class _Pace:
         self._turn = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for a turn. Raises `Overloaded` if too many callers wait already."""
         if self._waiting > self._waiting_max:
             raise Overloaded(
                 f"this server gives out at most {self._per_s:g} unique ids per second: ask another server, or ask later"

@@ -19,10 +19,7 @@ AGAIN_S: Final = 30.0
 
 @contextlib.asynccontextmanager
 async def answered_within(limit_s: float, coordinator: Coordinator, silence: str = "") -> AsyncIterator[None]:
-    """Raise `CoordinatorUnavailable` when the `async with` block takes longer than `limit_s` seconds.
-
-    `silence` is the text of that error, if it has to tell more than that no answer came.
-    """
+    """Raise `CoordinatorUnavailable`, which says `silence`, when the block takes longer than `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             yield
@@ -51,9 +48,7 @@ class CoordinatorTrouble:
         self._failing: dict[str, tuple[str, str]] = {}
         """The code and the text of what each failed with last."""
         self._since_s: float | None = None
-        """When the first of the present failures happened."""
         self._logged_s: dict[str, float] = {}
-        """When the log was told last of each kind of error."""
         self.errors = 0
 
     def failed(self, what: str, error: PolonaiseError, *, level: int = logging.WARNING, **fields: int) -> None:

@@ -28,10 +28,7 @@ class OneCopy:
 
 
 class CopyTurns:
-    """Lets some copies at a time be made in the background, at the throttle's rate. One for each server.
-
-    A session start does not come here: while it copies, appends wait for it.
-    """
+    """Lets some copies at a time be made in the background, at the throttle's rate; session starts do not come here."""
 
     def __init__(self, host: Host, settings: ServerSettings, latencies: Histogram) -> None:
         """`latencies` has the time that each batch took to be committed."""
@@ -51,7 +48,6 @@ class CopyTurns:
             lambda: asyncio.Semaphore(settings.copies_per_storage_max)
         )
         self._gate = asyncio.Lock()
-        """Held by the copy that is next to begin."""
         self.waiting = 0
         """How many wait for a turn or for the throttle."""
 

@@ -18,9 +18,7 @@ _log = logging.getLogger(__name__)
 _EXPECTED: Final = "the servers that are to be there can't be looked up"
 _LOOK_S: Final = 5.0
 _AGAIN_S: Final = 1.0
-"""Until the next look after one that has failed."""
 _SERVER_S: Final = 2.0
-"""Each server of the coordinator has so long to answer."""
 _ANSWER_S: Final = 5.0
 
 

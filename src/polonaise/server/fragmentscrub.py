@@ -54,7 +54,6 @@ class FragmentScrubbing:
         self._random = host.random
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, inf, settings.scrub_again_s)
         self._found = asyncio.Event()
-        """Set when a read could not use a fragment, which is then looked at at once."""
         history.on_refused, history.on_sound = self._refused, self._sound
 
     def health(self) -> dict[str, Any]:
@@ -105,7 +104,6 @@ class FragmentScrubbing:
                 await self._found.wait()
 
     async def _list(self) -> None:
-        """List the store, and tell the scrub which fragments are of this server's partitions."""
         clock, owned = self._clock, self._readers()
         try:
             fragments = await self._history.held()
@@ -138,7 +136,6 @@ class FragmentScrubbing:
             await self._read_again(reader, step)
 
     async def _sized(self, name: FragmentName) -> Verify:
-        """Return a damaged fragment with its present size; raises `NotFound` if it is gone."""
         size = (await self._history.held(name.partition)).get(name)
         if size is None:
             raise NotFound(f"{name.path} is gone")
@@ -185,7 +182,6 @@ class FragmentScrubbing:
             await self._read_again(reader, step)
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
-        """Note that a fragment could not be repaired; `passing`: another try may succeed."""
         clock = self._clock
         self._scrub.not_repaired(clock.monotonic_s(), clock.wall_us(), step, why, passing=passing)
         self._warn(step.name, f"{step.name.path} is not repaired: {why}")
@@ -215,7 +211,6 @@ class FragmentScrubbing:
         _log.warning("scrub of %s: %s", self._history, what, extra={"partition": name.partition})
 
     def _unreachable(self, error: PolonaiseError) -> None:
-        """Note that the store can't be read; warn once for each new reason."""
         if self._scrub.scrubbed.trouble != str(error):
             _log.warning("scrub of %s: %s", self._history, error)
         self._scrub.unreachable(self._clock.monotonic_s(), str(error))

@@ -17,7 +17,6 @@ from polonaise.terms import StorageId, counted, partition_words
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 _NAMED_MAX: Final = 8
-"""The most partitions that a warning names; it only counts the others."""
 
 
 class _Trouble:
@@ -36,10 +35,7 @@ class _Trouble:
         self._size = 0
 
     def due(self, now: float, size: int) -> float | None:
-        """Return the seconds that the trouble has lasted if a warning is due now, else None.
-
-        With a `size` of 0 it is over: if a warning was given, the text `over` is logged.
-        """
+        """Return the seconds that the trouble has lasted if a warning is due now; with a `size` of 0 it is over."""
         if not size:
             if self._warned and self._over:
                 _log.warning("%s", self._over)
@@ -76,7 +72,6 @@ class HealthWarnings:
         self._links = links
         self._changes = changes
         self._looked_at: int | None = None
-        """The count of changes at the last look."""
         self._without_session: list[PartitionOwner] = []
         self._with_late: dict[StorageId, list[PartitionOwner]] = {}
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
@@ -126,7 +121,6 @@ class HealthWarnings:
             self._last_faulty = None
 
     def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
-        """Return the owners of the partitions in which each storage node is late."""
         late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
             if owner.readiness.late and owner.session is not None:

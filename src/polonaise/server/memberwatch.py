@@ -92,10 +92,7 @@ class MemberWatch:
             return False
 
     def _drop_links(self) -> None:
-        """Close the links to nodes that have left the cluster, once no partition uses them.
-
-        While each linked node has a copy of one of this server's partitions, the description is not even read.
-        """
+        """Close the links to nodes that have left the cluster, once no partition uses them."""
         # Between two sessions a partition may be speaking to any of them.
         if any(served.owner.session is None for served in self._partitions.values()):
             return

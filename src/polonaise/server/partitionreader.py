@@ -41,11 +41,7 @@ class PartitionReader:
         history: ArchivedHistory | None,
         on_damage: Callable[[str], None],
     ) -> None:
-        """`history` is the fragments of the log, if the server was told of any.
-
-        `on_damage` is called when a replica can't read what it holds; it should end the session, because only the start
-        of a new one repairs the replica.
-        """
+        """`on_damage` is called when a replica can't read what it holds: only a new session repairs it."""
         self.owner = owner
         self.history = history
         self._links = links
@@ -223,7 +219,6 @@ class PartitionReader:
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _end_before(self, first: TransactionId) -> BatchEnd:
-        """Return the end of the batch before the one that holds `first`, the lowest id on a replica."""
         try:
             return end_before(await self.read_held(first, self.owner.committed, 1))
         except (HistoryTrimmed, BatchDamaged) as error:

@@ -25,7 +25,6 @@ class Requirements:
     def __init__(self, coordinator: Coordinator, described: Versioned[ClusterDescription]) -> None:
         self._coordinator = coordinator
         self._version = described.version
-        """Of the description that `follow` read last."""
         self._read = (0, 0)
         """The number of the newest demand, and of partitions, in the newest description that was taken."""
         self._of: Mapping[PartitionId, Requirement] = {}
@@ -69,10 +68,7 @@ class Requirements:
         return required is None or (known is not None and known.version >= required.version)
 
     async def follow(self, described: Callable[[], None], changed: Callable[[], None]) -> None:
-        """Read the description when it changes, for ever.
-
-        `described` is called after each change of it, and `changed` after one of requirements or zones.
-        """
+        """Read the description when it changes; then call `described`, and `changed` if requirements or zones have."""
         while True:
             try:
                 try:

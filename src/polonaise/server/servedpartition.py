@@ -56,7 +56,6 @@ _HISTORY_READS_MAX = 8
 """The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
 
 _FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in FailureReason)
-"""The name of the total for each reason of failed appends."""
 
 
 class ServedPartition:
@@ -160,10 +159,7 @@ class ServedPartition:
         return self._shared.clock.now()
 
     async def _keep_sessions(self) -> None:
-        """Start one session after the other, until the ownership ends; after a failed attempt, try again.
-
-        The pauses grow and are partly random, so that partitions that failed together spread out.
-        """
+        """Start one session after the other, until the ownership ends, with growing pauses after failures."""
         pause_s = self._settings.retry_s_min
         first = True
         while True:
@@ -207,13 +203,11 @@ class ServedPartition:
         return known if session is None else {**known, "session": session.id}
 
     def _log_news(self, news: str, **fields: int) -> None:
-        """Log a line, unless it is the one last written here for this partition."""
         if news != self._logged:
             self._logged = news
             _log.info("partition %d: %s", self.partition, news, extra={**self._fields, **fields})
 
     async def _run_session(self, started: StartedSession) -> str:
-        """Run an engaged session until it ends, and return why."""
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ended = ended
@@ -343,7 +337,6 @@ class ServedPartition:
                 send(effect, self.partition, self.generation)
 
     def _replicate(self, effect: Replicate) -> None:
-        """Send a numbered message to each engaged replica, encoded once."""
         payload = () if effect.batch is None else (effect.batch.raw,)
         message = Store(effect.session, effect.committed, payload=payload)
         frame = message.frame(request=effect.number, partition=self.partition)
@@ -400,7 +393,6 @@ class ServedPartition:
         self._carry_out(self.owner.history_read(mount, batches))
 
     def _parsed(self, raw: memoryview) -> list[Committed]:
-        """Split what was read into batches, each checked against its CRC; stop at a damaged one."""
         batches: list[Committed] = []
         offset = 0
         while offset < len(raw):

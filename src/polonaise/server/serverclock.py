@@ -18,10 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerClock:
-    """Brings a `CommitClock` what clocks say: the machine's own, and those of storage nodes as links measure them.
-
-    To be looked at several times a second, so that a jump is told apart from time that passes.
-    """
+    """Brings a `CommitClock` what the clocks of the machine and of storage nodes say, several times a second."""
 
     def __init__(
         self,

@@ -242,7 +242,6 @@ class StorageHealth:
             self._asking = None
 
     async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
-        """Return a node's health; None if no valid answer comes in time."""
         connection = link.bulk or link.session
         if connection is None:
             return None

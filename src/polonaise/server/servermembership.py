@@ -19,7 +19,6 @@ from polonaise.terms import PeerClock
 _log = logging.getLogger(__name__)
 _LEASE: Final = "the lease can't be renewed"
 _FAILED_PAUSE_S: Final = 0.25
-"""The shortest pause after a renewal that failed."""
 
 
 class ServerMembership:
@@ -86,10 +85,7 @@ class ServerMembership:
         return self._membership is not None and self._membership.left
 
     async def held(self, seconds: float) -> int:
-        """Wait until the registration holds, at most `seconds`; return the present `stretch`.
-
-        Raises `CoordinatorUnavailable` if it does not hold by then.
-        """
+        """Wait until the registration holds, or raise `CoordinatorUnavailable`; return the present `stretch`."""
         self.check()
         if not self._renewed.is_set():
             silence = f"the registration of server {self.registration.server} could not be renewed within {seconds:g} s"

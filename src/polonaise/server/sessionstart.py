@@ -129,13 +129,10 @@ class SessionStart:
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
         self._outdated: SessionId = NO_SESSION
-        """A session that was given out twice, if one is known."""
         self._answered = asyncio.Event()
         """Set when a replica has answered, was reached, or is gone: `_until_decided` looks again."""
         self._fenced_s: dict[StorageId, float] = {}
-        """How long each replica took."""
         self._joined_s: dict[StorageId, float] = {}
-        """Likewise."""
 
     async def run(self) -> StartedSession:
         """Make the attempt, and return the session once it is engaged.
@@ -212,11 +209,7 @@ class SessionStart:
     # ------------------------------------------------------------------ 1 claim
 
     async def _claim(self) -> Versioned[PartitionValue]:
-        """Take the next session number.
-
-        Raises `NotOwner` if a later generation owns the partition, `PartitionNotReady` if its value was changed
-        meanwhile.
-        """
+        """Take the next session number, unless a later generation owns the partition, or its value has changed."""
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             if current.value.outdated != NO_SESSION:
@@ -239,9 +232,8 @@ class SessionStart:
         return written
 
     async def _check_coordinator(self, fenced: Fenced) -> None:
-        """After a newer fence: raise `OlderStateProved` unless a claim in the coordinator explains it.
-
-        Without one, the coordinator was restored from an older state: two owners could get the same session.
+        """After a newer fence: raise `OlderStateProved` unless a claim explains it; else two owners could get one
+        session.
         """
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
@@ -268,7 +260,6 @@ class SessionStart:
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
     async def _fence_and_decide(self, value: PartitionValue) -> Decided:
-        """Have all participants fenced, and decide where the log ends."""
         names = recovery.participants(value)
         # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
@@ -377,14 +368,12 @@ class SessionStart:
             raise PartitionNotReady("the partition's value was changed at the coordinator: it is read again")
 
     def _gather_s(self, value: PartitionValue, took_s: Mapping[StorageId, float]) -> float:
-        """Return for how long further replicas are waited for, where those that answered `took_s` seconds."""
         return gather_s(self._settings.gather_s, pace_s(took_s.values(), recovery.quorum(value.members)))
 
     async def _wait_for_more(self, value: PartitionValue) -> None:
-        """Wait a moment for replicas whose node is connected, as a late one has to be caught up with, and costs another
-        session.
+        """Wait a moment for replicas whose node is connected: a late one costs another session.
 
-        For an owner's first session any is waited for: a server that has just started is not connected to all.
+        For an owner's first session any is waited for.
         """
         clock, settings = self._host.clock, self._settings
         began_s = clock.monotonic_s()
@@ -471,7 +460,6 @@ class SessionStart:
             )
 
     async def _begin_reset(self, claimed: Versioned[PartitionValue]) -> Versioned[PartitionValue]:
-        """Write that copies are being cut for the pending reset, and return the claimed value with that."""
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
@@ -483,10 +471,8 @@ class SessionStart:
     # ------------------------------------------------------------------ 5 clean
 
     async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
-        """Make copies clean up to the closing mark; return the replicas that joined: a quorum, and those quick enough.
-
-        Raises `PartitionNotReady` without a quorum, `InsufficientReplicas` without the copies and zones required, and
-        `ConsistencyLost` for a fork.
+        """Make copies clean up to the closing mark; return the replicas that joined: a quorum, and those that were
+        quick.
         """
         closing = decided.closing
         marks = self._marks(value, closing)
@@ -515,7 +501,6 @@ class SessionStart:
         return clean
 
     def _marks(self, value: PartitionValue, closing: TransactionId) -> dict[StorageId, TransactionId]:
-        """Return for each replica that takes part the id up to which its copy is certainly the log."""
         # A connection that has closed since the answer has ended that replica's part, whatever it answered.
         return {
             name: headreset.clean_to(value, name, answer, closing, self._carrying, self._certain)
@@ -557,7 +542,6 @@ class SessionStart:
     async def _try_clean(
         self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided
     ) -> PolonaiseError | None:
-        """Do `_clean_one`; return its error, None if the replica has joined."""
         # Not raised: the attempt may end in this moment, and an error that nobody takes any more counts as a mistake.
         try:
             await self._clean_one(value, name, mark, decided)
@@ -625,7 +609,6 @@ class SessionStart:
     # ------------------------------------------------------------------ what the session starts from
 
     async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
-        """Read the registers at the end of the log from the first clean replica that sends them."""
         error: PolonaiseError = PartitionNotReady("no clean replica")
         for name in names:
             try:

@@ -23,7 +23,6 @@ class StartTurns:
         self._queue = StartQueue(settings.session_starts_max)
         self._settings = settings
         self._last_turn_s = float("-inf")
-        """When the last turn began."""
         self._storage_connected = storage_connected
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
 

@@ -19,11 +19,7 @@ _APART_S: Final = 1.0
 
 
 class StorageAddresses:
-    """The addresses of storage nodes by name, as this server last read them.
-
-    The description is read again when a connection could not be made, when a node is not known, and while a linked node
-    has no copy of this server's partitions: it may have left.
-    """
+    """The addresses of storage nodes by name, as last read: again when one can't be reached, or may have left."""
 
     def __init__(self, host: Host, coordinator: Coordinator, description: ClusterDescription) -> None:
         self._host = host

@@ -210,8 +210,6 @@ class StorageLink:
     async def _check_name(self, connection: Connection) -> None:
         """Close the connection and raise what is wrong if it leads to another storage node: one copy could count as
         two.
-
-        The node is asked whether it has the name; one of a version before names is only kept from being linked twice.
         """
         assert connection.peer is not None
         try:
@@ -283,7 +281,6 @@ class StorageLink:
         self._changed.set()
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring an acknowledgement, or the refusal of a session's message, to the partition's listener."""
         listener = self._listeners.get(partition)
         if listener is None or connection is not self.session:
             return

@@ -52,10 +52,7 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
 async def _check_archived(
     reader: PartitionReader, history: ArchivedHistory, session: Session, request: TrimLog
 ) -> None:
-    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing (`trim`).
-
-    The caller may have verified a copy of this store, so those that are relied upon for the first time are opened.
-    """
+    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing: new ones are opened."""
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
@@ -90,10 +87,7 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 
 
 async def _drop(reader: PartitionReader, session: Session, before: TransactionId, certain: TransactionId) -> LogTrimmed:
-    """Drop one segment of each replica in turn, until none has another one to drop, or `_STEP_S` are over.
-
-    Each is told first that ids up to `certain`, the end of a batch, are committed.
-    """
+    """Drop one segment of each replica in turn, told first what is `certain`, until none is left or time is over."""
     until_s = asyncio.get_running_loop().time() + _STEP_S
     answers: dict[StorageId, Trimmed] = {}
     while reader.owner.session is session and asyncio.get_running_loop().time() < until_s:

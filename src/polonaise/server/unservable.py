@@ -55,7 +55,6 @@ class GivenUpPartitions:
         self._served = served
         self._why: dict[PartitionId, str] = {}
         self._elsewhere: frozenset[PartitionId] = frozenset()
-        """Served by another server, at the last look."""
         self._looking: asyncio.Task[None] | None = None
 
     def note(self, given_up: frozenset[PartitionId], unfit: str, own: ServerId) -> None:
@@ -127,10 +126,8 @@ class UnservablePartitions:
         self._expired = ""
         """Why no client connects any more, if the certificate had expired at the last look."""
         self._struggles: dict[PartitionId, Struggle] = {}
-        """Of the partitions that fail or have failed, at the last look at all of them."""
         self._struggles_at = 0
         self._telling: asyncio.Task[None] | None = None
-        """The telling that is under way, or was last."""
 
     def look(self) -> None:
         """Look once a second which partitions this server can't serve; tell the others what has changed."""

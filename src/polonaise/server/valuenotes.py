@@ -26,7 +26,6 @@ from polonaise.wire.messages import NOTES_VERSION, NoteValues
 _log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.05
-"""Before the first look; each pause is twice as long, up to the usual one."""
 _VALUES_S: Final = 5.0
 """Between two looks at the description, unless one has failed."""
 _IDS_S: Final = 1.0
@@ -77,7 +76,6 @@ class ValueNotes:
         self._trouble = trouble
         self._unique_id = 0
         self._looked_s: dict[str, float] = {}
-        """By what is told of a failure."""
         self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
 
     async def run(self) -> None:

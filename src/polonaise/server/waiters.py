@@ -6,10 +6,7 @@ import asyncio
 
 
 class Waiters:
-    """The tasks that wait for the next change of something.
-
-    Not an `asyncio.Event`, which stays bound to one event loop: a log in memory goes from one to another.
-    """
+    """The tasks that wait for the next change, in one event loop after the other: an `asyncio.Event` has only one."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}

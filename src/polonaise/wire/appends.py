@@ -287,7 +287,6 @@ class _Cursor:
         self._offset = 0
 
     def __call__(self, length: int) -> memoryview:
-        """Take a column of `length` bytes, and pass over its padding."""
         start = self._offset
         end = start + length
         if end > len(self._view):
@@ -325,7 +324,6 @@ def _locks(take: _Cursor, count: int) -> LockColumns:
 
 
 def _check_ends(ends: memoryview, total: int, what: str) -> None:
-    """Raise `ProtocolError` unless cumulative ends never fall and the last one is `total`."""
     listed = ends.tolist()
     if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
         raise ProtocolError(

@@ -129,7 +129,6 @@ def _pack_variable(kind: str, value: str | bytes) -> bytes:
 
 
 def _unpack_variable(kind: str, head: memoryview, offset: int, name: str) -> tuple[str | bytes, int]:
-    """Decode a text or a blob at `offset`; return it, and where it ends."""
     width = 2 if kind == "text" else 4
     start = offset + width
     length = int.from_bytes(head[offset:start], "little")

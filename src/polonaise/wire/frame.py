@@ -110,7 +110,6 @@ class Frames:
         return frames
 
     def _keep(self, chunk: bytes | bytearray, offset: int, needed: int) -> None:
-        """Keep a chunk from `offset` on, until `needed` bytes have arrived."""
         self._kept += memoryview(chunk)[offset:]
         self._needed = needed
 

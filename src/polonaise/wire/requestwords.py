@@ -31,7 +31,6 @@ _ASKED: Final = {
     "FindBatch": "where a batch ends",
     "TellNoted": "what it has noted",
 }
-"""`… was asked for batches`."""
 
 
 def request_words(request: Message) -> str:

@@ -33,9 +33,8 @@ class FrameOutbox:
         self._own_bytes = 0
         self._tight = False
         self._given_bytes = 0
-        """Ever."""
         self._taken_bytes = 0
-        """Had left the transport at `_taken_s`."""
+        """What had left the transport at `_taken_s`."""
         self._taken_s = 0.0
         """The last check that saw progress, or no writer waiting."""
         self.sent_s = 0.0

@@ -24,8 +24,6 @@ _BUCKETS: Final = (*map(repr, BOUNDS_S), "+Inf")
 
 
 class _Exposed(Collector):
-    """Gives the samples of one answer to prometheus_client."""
-
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 

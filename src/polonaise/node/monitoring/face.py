@@ -121,7 +121,6 @@ def _verdict(status: HealthStatus, not_ready: str, reasons: Iterable[Reason], pr
 
 
 def _not_ready(waits: Mapping[PartitionId, str]) -> str:
-    """Return which partitions are not ready and what the first waits for."""
     if not waits:
         return ""
     waiting = sorted(waits)
@@ -195,7 +194,6 @@ class HttpFace:
         """Held while health or metrics are made, so that many requests don't do so at once."""
         self._reason = ""
         self._judged_s: float | None = None
-        """When `_reason` was found."""
 
     async def answer(self, asked: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises what the node raises."""

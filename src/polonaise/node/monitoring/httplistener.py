@@ -27,7 +27,6 @@ CONNECTION_S_MAX: Final = 10.0
 _SHUTDOWN_S: Final = 0.2
 """How long answers under way may take when the node stops."""
 _LINE_BYTES_MAX: Final = 4_096
-"""Of a request."""
 _HEADERS_MAX: Final = 64
 _METHODS: Final = ("GET", "HEAD")
 
@@ -124,7 +123,6 @@ class _OneRequest(asyncio.Protocol):
     def __init__(self, server: web.Server, others: set[_OneRequest]) -> None:
         self._others = others
         self.handler: asyncio.Protocol = cast(asyncio.Protocol, server())
-        """aiohttp's."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lost = False
@@ -177,7 +175,6 @@ class _OneRequest(asyncio.Protocol):
         self._guarded(self.handler.resume_writing)
 
     def _guarded(self, call: Callable[[], bool | None]) -> bool | None:
-        """Call aiohttp; if it raises, log that and end the connection."""
         try:
             return call()
         except Exception:  # noqa: BLE001 - whatever it is, the node goes on

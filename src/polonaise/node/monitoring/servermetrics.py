@@ -155,7 +155,6 @@ def _add_reasons(samples: Samples, server: AnyServer, of_partitions: Set[Reason]
 
 
 def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
-    """Add the metrics of the server that are not sums over its present partitions."""
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
     add(metrics.BATCHES, totals["committed_batches"])
@@ -236,8 +235,6 @@ def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> No
 
 
 class _Sums:
-    """Sums and maxima over the partitions that a server owns at this moment."""
-
     def __init__(self) -> None:
         self.reasons: set[Reason] = set()
         self._states: Counter[str] = Counter()

@@ -27,8 +27,6 @@ _FOLLOWED_US: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """A peer's clock as it was measured last."""
-
     measure: PeerClock
     since_s: float
     """Since when it goes as it does now: -inf if it has not jumped since it was first measured."""
@@ -52,9 +50,8 @@ class CommitClock:
         self._settle_s = settle_s
         self._trusted_us: int | None = None
         self._wall_us = 0
-        """The offset of the wall clock at the last look."""
         self._jumped_us: int | None = None
-        """The offset to which the wall clock has jumped, while it is not believed; else None."""
+        """Where the wall clock has jumped to, while that is not believed."""
         self._jumped_s = float("-inf")
         self._witnesses: dict[StorageId, _Witness] = {}
         self._slept_s = 0.0

@@ -18,10 +18,7 @@ AskedRegisters: TypeAlias = GetRegister | ListRegisters
 
 
 class CommittedRegisters:
-    """The registers of a partition at its committed high-water mark.
-
-    Each request is admitted first; later, `answer` or `release` has to be called for it once.
-    """
+    """The registers at the committed mark. For each admitted request `answer` or `release` is called once."""
 
     __slots__ = ("_keys", "_listing_count_max", "_listings", "values")
 

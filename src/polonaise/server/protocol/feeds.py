@@ -80,7 +80,6 @@ class Feeds:
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
-        """Raise the error that `subscribe` raises."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
             raise ProtocolError("this client has mounted on a newer connection")

@@ -50,9 +50,9 @@ class _Hardship:
     counted_s: float = 0.0
     faults: int = 0
     until_s: float | None = None
-    """Until when it stays given up; None if it is not."""
+    """Until when it stays given up, if it is."""
     ended_s: float | None = None
-    """When it was last taken back; None if it never was given up."""
+    """When it was last taken back."""
 
     def look(self, struggle: Struggle, step_s: float, now_s: float, *, stopped: bool) -> None:
         """Count one look, `step_s` seconds after the last; `stopped`: the server itself was stopped in between."""
@@ -86,7 +86,6 @@ class GivingUp:
         self._grace_s = grace_s
         self._looked_s: float | None = None
         self._late = False
-        """Whether the last look came so late that the server may have been stopped."""
         self._server = _Hardship(grace_s)
         self._lost: frozenset[PartitionId] = frozenset()
         """What the server has owned since it was given up as a whole, as long as it fails."""

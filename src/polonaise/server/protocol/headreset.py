@@ -166,9 +166,8 @@ def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
 
 
 def certain_of(value: PartitionValue, reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
-    """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
-
-    It is what was confirmed to the source, and not given up since: its tail above may be another one than theirs.
+    """Return the id up to which other copies can hold the same log as a reset's source: what was confirmed to it, and
+    not given up.
     """
     shared = min(corrected(value, source).confirmed, reset.to)
     return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
@@ -224,10 +223,7 @@ def engaged(
 
 
 def unrecorded(value: PartitionValue, closing: TransactionId) -> HeadReset | None:
-    """Return the reset whose record is to be the next transaction; None if there is none.
-
-    The record is the first transaction after the reset: a log that ends exactly where the last one ended it lacks it.
-    """
+    """Return the reset whose record is to be the next transaction: the log ends exactly where that one ended it."""
     done = carried_out(value)
     return done[-1] if done and done[-1].to == closing else None
 

@@ -57,7 +57,6 @@ class _Granted(NamedTuple):
     holder: int
     duration_ms: int
     until_s: float
-    """In monotonic time."""
     note: bytes
 
 
@@ -142,7 +141,6 @@ class LeaseTable:
         ]
 
     def _has_room_for(self, asked: AskedLease, present: _Granted | None, now_s: float) -> bool:
-        """Whether a lease can be granted, in the place of its present row if there is one."""
         more, size = 1, _size(asked.name, asked.note)
         if present is not None:
             more, size = 0, size - _size(asked.name, present.note)

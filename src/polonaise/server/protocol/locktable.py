@@ -43,7 +43,6 @@ class LockTable:
         self._size = entries
         self._few_max = entries // _ENTRIES_PER_LOCK
         self._few: dict[int, TransactionId] | None = {}
-        """None once the table is in use."""
         self._entries = array("q")
         self._moduli = (1, 1, 1)
         if not self._few_max:

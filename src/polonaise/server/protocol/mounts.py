@@ -35,10 +35,7 @@ class KeptAnswer(NamedTuple):
 
 
 class ClientMount:
-    """One client's subscription to one partition, on one connection.
-
-    Batches are fed in order and without gaps, from the one that holds the id after the mount's client high-water mark.
-    """
+    """One client's subscription to one partition, on one connection, fed in order and without gaps."""
 
     __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
                  "connection_sequence", "credit", "flow", "inbox_bytes", "next_id", "ready")  # fmt: skip

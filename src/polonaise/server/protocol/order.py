@@ -45,7 +45,6 @@ FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
 """The largest append frame, in bytes: a batch made of it, with evidence, still travels to the replicas in one frame."""
 _ROW_BYTES: Final = 40
 _LOCK_BYTES: Final = 9
-"""Hash u64, mode u8."""
 _CHANGE_BYTES: Final = 7
 _PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
 _OWN: Final = CHANGE + ChangeKind.OWN
@@ -107,7 +106,6 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 
 
 def _check_locks(ends: list[int]) -> None:
-    """Check the cumulative numbers of locks; raises `TooManyLocks`."""
     if ends[-1] > FRAME_LOCKS_MAX:
         raise TooManyLocks(
             f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}: lock coarser, or append smaller groups"
@@ -241,7 +239,6 @@ class Order:
     def _judge_singles(
         self, client_id: ClientId, appends: ReceivedAppends, locks: LockColumns, marks: list[int]
     ) -> list[Refusal]:
-        """Judge each transaction by its locks alone: the hot path."""
         refused = self.locks.pass_each(
             locks.hashes.tolist(), bytes(locks.modes), locks.ends.tolist(), marks, self.next_id
         )
@@ -273,7 +270,6 @@ class Order:
             self._take_all_locks(appends)
 
     def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], positions: list[int]) -> None:
-        """Copy the transactions at these positions into the batch being formed."""
         if not positions:
             return
         forming = self._forming

@@ -110,7 +110,6 @@ class OwnerCounts(dict[str, int]):
         )
         self._latencies = latencies or Histogram()
         self._received_s: list[float] = []
-        """When the oldest append of each batch arrived that was committed since the last `measure`."""
 
     def committed(self, batch: SealedBatch) -> None:
         self["committed_batches"] += 1
@@ -488,7 +487,6 @@ class PartitionOwner:
                 session.prove(entry)
 
     def _judge(self, session: Session, entry: WaitingAppends) -> None:
-        """Have one append frame judged; tell or hold the refusals."""
         mount, order = entry.mount, session.order
         if not self.feeds.is_current(mount):
             # The client has left or mounted anew while these waited. What an older mount sent is void: by READY the
@@ -520,10 +518,7 @@ class PartitionOwner:
     def mount(
         self, client_id: ClientId, connection: Hashable, request: int, message: MountRequest, now: Moment
     ) -> list[Effect]:
-        """Feed a client from its mark on, and tell it when it may append. Its older mount is void from now on.
-
-        Raises `ProtocolError`, `Overloaded` or `NotOwner` when `Feeds.subscribe` refuses the mount.
-        """
+        """Feed a client from its mark on, and tell it when it may append. Raises what `Feeds.subscribe` raises."""
         mount = self.feeds.subscribe(client_id, connection, message)
         # What is committed can be fed at once: that it is committed holds for ever, under any owner.
         self._feed(mount)
@@ -584,8 +579,7 @@ class PartitionOwner:
     def flush(self, client_id: ClientId, connection: Hashable, request: int, now: Moment) -> list[Effect]:
         """Answer once every earlier append of the mount is decided, and fed if it is committed.
 
-        Raises `PartitionNotReady` without a mount on this connection, and `Overloaded` if too many answers wait for the
-        mount's feed.
+        Raises as `Feeds.admit_flush`.
         """
         mount = self.feeds.admit_flush(client_id, connection)
         self._ask(PendingFlush(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
@@ -601,8 +595,7 @@ class PartitionOwner:
     def ask_registers(self, connection: Hashable, request: int, asked: AskedRegisters, now: Moment) -> list[Effect]:
         """Answer with a register, or a page of registers, proved like the mark of `ask_mark`.
 
-        Raises `ProtocolError` for a key or prefix that is too long, and `Overloaded` if too many requests for pages
-        wait.
+        Raises as `CommittedRegisters.admit`.
         """
         self.registers.admit(asked)
         self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
@@ -611,10 +604,7 @@ class PartitionOwner:
     def ask_leases(
         self, connection: Hashable, request: int, asked: HoldLeases | ReleaseLeases, now: Moment
     ) -> list[Effect]:
-        """Grant, renew, list or release leases, proved like the mark of `ask_mark`: a deposed owner grants none.
-
-        Raises `ProtocolError` for a request that is invalid, or beyond a bound.
-        """
+        """Grant, renew, list or release leases, proved likewise. Raises as `checked_leases`."""
         until_s = self._settings.asked_until_s(now.monotonic_s)
         self._ask(PendingLeases(until_s, request, connection, checked_leases(asked)), now)
         return self._out.taken()
@@ -635,7 +625,6 @@ class PartitionOwner:
             self._out.add(*self._answers.refuse(pending, Overloaded(text)))
 
     def _prove(self, pending: PendingRequest, now: Moment) -> None:
-        """Answer a request that is proved now."""
         given = self._answers.give(pending, self.committed, now.monotonic_s)
         self._out.add(*given.effects)
         if given.mount is not None:

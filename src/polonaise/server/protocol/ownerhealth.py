@@ -52,10 +52,7 @@ def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
 
 
 def stand_still_until_us(owner: PartitionOwner, now: Moment) -> int | None:
-    """Return until when commit times stand still, in microseconds UTC; None if they do not, or without a session.
-
-    A batch was committed by a clock that was ahead, perhaps an earlier owner's, and times never decrease.
-    """
+    """Return until when commit times stand still, in µs UTC, because a clock was ahead; None if they do not."""
     if owner.session is None:
         return None
     last_us = owner.session.order.commit_time_us

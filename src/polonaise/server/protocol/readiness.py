@@ -88,11 +88,7 @@ class SessionFaults:
 
 
 class ReadinessChanges:
-    """Counts what happens to the sessions of a server's partitions.
-
-    While the count stands still, every partition fares as it did at the last look, so nobody has to look at all of
-    them.
-    """
+    """Counts what happens to sessions: while it stands still, every partition fares as at the last look."""
 
     __slots__ = ("count",)
 
@@ -146,15 +142,12 @@ class Readiness:
         self.reached: dict[StorageId, TransactionId] = {}
         """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one."""
         self._answers: dict[StorageId, Proved] = {}
-        """What each replica has proved in attempts to start a session, since the last session began."""
         self.known: TransactionId = NO_TRANSACTION
         """The highest id that a replica knew, gone or not, of those that answered since the last session began."""
         self._progress: dict[StorageId, CopyProgress] = {}
-        """Over sessions, which a busy partition ends often."""
         self._slow: list[StorageId] = []
         """Too many replicas to go on without, for whose sync a commit waits for long."""
         self._ended_s = 0.0
-        """When the last session ended."""
 
     # ------------------------------------------------------------------ attempts to start a session
 

@@ -20,7 +20,6 @@ from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, 
 from polonaise.wire.copies import Needs
 
 _NUMBERS_MAX: Final = 2**31 - 1
-"""The request numbers of `Connection.request` begin above it."""
 _ALL_SLOW: Final = 20.0
 """For how many times its patience a session waits for replicas while not even a quorum has synced."""
 _SLOWER: Final = 4.0
@@ -124,7 +123,6 @@ class Session:
         """How long a quorum takes to sync a batch: the longest of late, less with each quicker one."""
         self._sent_next = started.closing + 1
         self._sent_s = now.monotonic_s
-        """The time of the last message, or of the session's start."""
         self.pace_s = started.pace_s
         self.rests_until_s = now.monotonic_s + _RESTS * started.pace_s
         """Until when the session is not ended only to let a replica back in, in monotonic seconds."""

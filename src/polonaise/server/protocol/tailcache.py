@@ -17,9 +17,8 @@ class Committed(NamedTuple):
 
 
 class TailCache:
-    """Caches the most recent committed batches, bounded in bytes, without a gap up to the committed high-water mark.
-
-    What lagging mounts read from the replicas stays out: it would push out the tail that all others are fed from.
+    """Caches the most recent committed batches, bounded in bytes, without a gap up to the mark; what lagging mounts
+    read from replicas stays out.
     """
 
     __slots__ = ("_batches", "_bytes_max", "_firsts", "_start", "bytes", "hits", "misses")
