@@ -40,11 +40,7 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
 from polonaise.coordination.zookeepersession import ZooKeeperSession
-from polonaise.errors import (
-    Closed,
-    CoordinatorDamaged,
-    CoordinatorUnavailable,
-)
+from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable
 from polonaise.host.tls import TlsFiles
 
 SESSION_S: Final = 6.0
@@ -420,9 +416,7 @@ class ZooKeeperBackend:
         try:
             return list(
                 await self._ask(
-                    f"listing {path}",
-                    lambda client: client.get_children_async(path),
-                    catch_up=path if fresh else None,
+                    f"listing {path}", lambda client: client.get_children_async(path), catch_up=path if fresh else None
                 )
             )
         except NoNodeError:

@@ -32,11 +32,7 @@ from polonaise.host.tlsfaults import EXPIRED, OPTIONS, WRONG_PURPOSE, why_untrus
 
 _log = logging.getLogger(__name__)
 
-VARIABLES: Final = {
-    "ca": "POLONAISE_TLS_CA",
-    "certificate": "POLONAISE_TLS_CERTIFICATE",
-    "key": "POLONAISE_TLS_KEY",
-}
+VARIABLES: Final = {"ca": "POLONAISE_TLS_CA", "certificate": "POLONAISE_TLS_CERTIFICATE", "key": "POLONAISE_TLS_KEY"}
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
 """So long before a certificate expires its process begins to warn of it, once a day."""
 _DAY_S: Final = 86_400.0

@@ -13,14 +13,7 @@ from polonaise.host.address import HostPort
 from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, said_by
 from polonaise.host.tlsfaults import OPTIONS
 from polonaise.link.protocol.greeting import ROLE_NAMES
-from polonaise.wire.messages import (
-    ROLE_CLIENT,
-    ROLE_OPERATOR,
-    ROLE_PLAYER,
-    ROLE_SERVER,
-    ROLE_STORAGE,
-    ROLE_TARGET,
-)
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_STORAGE, ROLE_TARGET
 
 _log = logging.getLogger(__name__)
 

@@ -294,10 +294,7 @@ def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
 
 
 def condition_of(
-    partition: PartitionId,
-    answer: Mapping[str, Any],
-    health: Mapping[str, Any],
-    of_server: Sequence[str] = (),
+    partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any], of_server: Sequence[str] = ()
 ) -> Condition:
     """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])

@@ -49,14 +49,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
 from polonaise.host.wholefiles import write_whole
 from polonaise.log.control import LOCK_FILE
-from polonaise.node.addresses import (
-    COORDINATOR,
-    MARKER,
-    SOCKETS,
-    absolute_store,
-    holds_embedded,
-    lacks_only_marker,
-)
+from polonaise.node.addresses import COORDINATOR, MARKER, SOCKETS, absolute_store, holds_embedded, lacks_only_marker
 from polonaise.node.processes import cluster_at, give_store, history_in
 from polonaise.redaction import has_unescaped_password, redacted, redacted_address, redacted_part, redacted_repr
 from polonaise.server.node import Server

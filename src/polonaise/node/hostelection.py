@@ -23,13 +23,7 @@ from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
 from polonaise.host.patching import patched_threads
 from polonaise.host.real import loop_factory, stop_at_mistakes
-from polonaise.node.embedded import (
-    EmbeddedAddress,
-    EmbeddedHost,
-    NodesStopped,
-    host_log,
-    lock_path,
-)
+from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
 from polonaise.redaction import redacted
 
 _log = logging.getLogger(__name__)

@@ -61,13 +61,8 @@ async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float
     """Return these storage nodes by the names that they were given, with those in their directories if these differ."""
 
     async def own(given: StorageId, address: str) -> str:
-        greeting = hello(ROLE_SERVER, "operator", cluster_key=ANY_CLUSTER)
-
-        def make() -> Connection:
-            return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
-
         try:
-            connection = await connect(host, address, make, deadline_s=look_s)
+            connection = await _connected(ROLE_SERVER, host, address, look_s)
             try:
                 told = await connection.request(TellNoted(), deadline_s=look_s)
             finally:
@@ -104,20 +99,24 @@ async def _look(host: Host, address: str, look_s: float) -> PolonaiseError | Non
 
 
 async def _look_as(role: int, host: Host, address: str, look_s: float) -> PolonaiseError | None:
-    # Without a key of its own: a node that has a cluster refuses whoever does not name it, and a new one does not.
-    greeting = hello(role, "operator", cluster_key=ANY_CLUSTER)
-
-    def make() -> Connection:
-        return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
-
     try:
-        connection = await connect(host, address, make, deadline_s=look_s)
+        connection = await _connected(role, host, address, look_s)
     except PolonaiseError as error:
         return error
     assert connection.peer is not None
     key = connection.peer.cluster_key
     connection.close()
     return None if key == ANY_CLUSTER else fresh(WrongClusterKey("it belongs to a cluster"))
+
+
+async def _connected(role: int, host: Host, address: str, look_s: float) -> Connection:
+    # Without a key of its own: a node that has a cluster refuses whoever does not name it, and a new one does not.
+    greeting = hello(role, "operator", cluster_key=ANY_CLUSTER)
+
+    def make() -> Connection:
+        return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
+
+    return await connect(host, address, make, deadline_s=look_s)
 
 
 def _refuse_unasked(_: Connection, message: object, request: int, partition: int) -> None:

@@ -194,8 +194,7 @@ def _balance(loads: _Loads) -> None:
         # One that only the taker prefers, if there is one, and one that only the giver prefers at last. Of several the
         # last one: which does not matter, but has to be the same in every process.
         partition = max(
-            loads.owned[giver],
-            key=lambda each: (loads.prefers(taker, each) - loads.prefers(giver, each), each),
+            loads.owned[giver], key=lambda each: (loads.prefers(taker, each) - loads.prefers(giver, each), each)
         )
         loads.give(partition, taker)
 

@@ -16,13 +16,7 @@ from polonaise.server.sessionstart import answer_of, cut_of
 from polonaise.server.sharedparts import SharedParts
 from polonaise.server.storagelinks import expect
 from polonaise.terms import StorageId, TransactionId
-from polonaise.wire.messages import (
-    Confirm,
-    Done,
-    LastSessionInfo,
-    ReadBatches,
-    SessionInfo,
-)
+from polonaise.wire.messages import Confirm, Done, LastSessionInfo, ReadBatches, SessionInfo
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.5

@@ -18,14 +18,7 @@ from polonaise.server.waiters import Waiters
 from polonaise.terms import ServerId, counted
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
-from polonaise.wire.messages import (
-    AssignmentIs,
-    ClusterIs,
-    DescribeCluster,
-    GetAssignment,
-    GetUniqueId,
-    UniqueIdIs,
-)
+from polonaise.wire.messages import AssignmentIs, ClusterIs, DescribeCluster, GetAssignment, GetUniqueId, UniqueIdIs
 from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1

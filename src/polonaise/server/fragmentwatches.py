@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from polonaise.errors import PolonaiseError, StoreUnavailable
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.archivewatch import ArchiveLag, ArchiveWatch
+from polonaise.server.archivewatch import ArchiveWatch
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.sharedparts import SharedParts
@@ -57,22 +57,22 @@ class FragmentWatches:
         self._history = history
         self._owned = owned
         settings = shared.settings
-        self._store = StoreWatch(history, settings.store_look_s)
-        self._archive = ArchiveWatch(
+        self.store = StoreWatch(history, settings.store_look_s)
+        self.archive = ArchiveWatch(
             history,
             settings.archive_look_s,
             settings.store_look_s,
             settings.archive_fragment_bytes,
             lambda: owned.readers,
         )
-        self._scrubbing = FragmentScrubbing(self._host, settings, history, lambda: owned.readers)
+        self.scrubbing = FragmentScrubbing(self._host, settings, history, lambda: owned.readers)
 
     def spawn(self) -> list[asyncio.Task[None]]:
         """Begin to watch, in tasks that never end by themselves."""
         return [
-            self._host.spawn(self._store.run(), "fragment store"),
-            self._host.spawn(self._archive.run(), "archive"),
-            self._host.spawn(self._scrubbing.run(), "scrub of the fragments"),
+            self._host.spawn(self.store.run(), "fragment store"),
+            self._host.spawn(self.archive.run(), "archive"),
+            self._host.spawn(self.scrubbing.run(), "scrub of the fragments"),
         ]
 
     def __str__(self) -> str:
@@ -80,22 +80,9 @@ class FragmentWatches:
         return str(self._history)
 
     @property
-    def store_trouble(self) -> str | None:
-        """Why the store can't be used; empty if it can, None before the first look."""
-        return self._store.trouble
-
-    @property
-    def archive_lag(self) -> ArchiveLag | None:
-        """How far the archive was behind; None before the first look."""
-        return self._archive.lag
-
-    def scrub_health(self) -> dict[str, Any]:
-        return self._scrubbing.health()
-
-    @property
     def missing(self) -> dict[str, str]:
         """By partition, as JSON has it, the first of the ids that nothing holds any more."""
-        gone = {} if self._archive.lag is None else self._archive.lag.gone
+        gone = {} if self.archive.lag is None else self.archive.lag.gone
         return {str(partition): what for partition, what in gone.items() if partition in self._owned.served}
 
     @property

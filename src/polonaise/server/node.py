@@ -177,11 +177,6 @@ class Server:
         return self.parts.unservable.given_up
 
     @property
-    def store_trouble(self) -> str:
-        """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
-        return self.parts.store_trouble
-
-    @property
     def replication_factor(self) -> int:
         """How many copies each partition is to have."""
         return self.parts.cluster.description.replication_factor
@@ -244,7 +239,7 @@ class ServerParts:
     @property
     def store_trouble(self) -> str:
         """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
-        return (self.fragments and self.fragments.store_trouble) or ""
+        return (self.fragments and self.fragments.store.trouble) or ""
 
     def measures(self) -> ServerMeasures:
         shared, links, fragments = self.shared, self.links, self.fragments
@@ -263,9 +258,9 @@ class ServerParts:
             given_up=len(self.unservable.why),
             coordinator_servers={name: not why for name, why in self.expected.coordinator_servers.items()},
             coordinator_trouble=self.health.coordinator_trouble,
-            fragments_scrub=None if fragments is None else fragments.scrub_health(),
-            store_trouble=None if fragments is None else fragments.store_trouble,
-            archive=None if fragments is None else fragments.archive_lag,
+            fragments_scrub=None if fragments is None else fragments.scrubbing.health(),
+            store_trouble=None if fragments is None else fragments.store.trouble,
+            archive=None if fragments is None else fragments.archive.lag,
             copies=shared.copies.health(),
             clock=shared.clock.health(),
         )
@@ -316,7 +311,7 @@ def put_together(
         membership,
         owned,
         trouble,
-        lambda: (fragments and fragments.store_trouble) or "",
+        lambda: (fragments and fragments.store.trouble) or "",
     )
     expected = ExpectedServersWatch(coordinator, settings.name, trouble)
     following = AssignmentFollowing(server, shared, cluster, membership, owned, unservable, trouble)

@@ -9,20 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polonaise.wire.codec import (
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    Blob,
-    Key,
-    Message,
-    Payload,
-    Text,
-    message,
-    payload,
-)
+from polonaise.wire.codec import I32, I64, U8, U16, U32, Blob, Key, Message, Payload, Text, message, payload
 
 PROTOCOL_VERSION: Final = 6
 PROTOCOL_VERSION_MIN: Final = 1

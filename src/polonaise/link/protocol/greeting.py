@@ -115,22 +115,12 @@ class PeerGreeting:
 
 
 def hello(
-    role: int,
-    name: str,
-    *,
-    cluster_key: bytes = ANY_CLUSTER,
-    node: int = 0,
-    version_min: int = PROTOCOL_VERSION_MIN,
+    role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0, version_min: int = PROTOCOL_VERSION_MIN
 ) -> Hello:
     """Return the hello of this version of Polonaise.
 
     `version_min` is the oldest protocol version that has what will be asked.
     """
     return Hello(
-        version_min=version_min,
-        version_max=PROTOCOL_VERSION,
-        role=role,
-        node=node,
-        cluster_key=cluster_key,
-        name=name,
+        version_min=version_min, version_max=PROTOCOL_VERSION, role=role, node=node, cluster_key=cluster_key, name=name
     )

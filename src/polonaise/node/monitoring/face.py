@@ -10,15 +10,7 @@ from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
-from polonaise.host import (
-    Clock,
-    DiskSpace,
-    Host,
-    Network,
-    certificate_expired,
-    certificate_expires_s,
-    unreachable,
-)
+from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expired, certificate_expires_s, unreachable
 from polonaise.node.condition import (
     HealthStatus,
     conditions_in,

@@ -54,9 +54,7 @@ NODE_INFO: Final = _gauge(
 )
 NODE_READY: Final = _gauge("node_ready", "1 if `/ready` answers with 200, else 0.")
 NODE_DEGRADED: Final = _gauge(
-    "node_degraded",
-    "1 for each kind of reason for which `/health` says that the node is not well, else 0.",
-    "reason",
+    "node_degraded", "1 for each kind of reason for which `/health` says that the node is not well, else 0.", "reason"
 )
 NODE_LOOP_DELAY: Final = _histogram(
     "node_loop_delay_seconds",

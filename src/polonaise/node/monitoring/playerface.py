@@ -151,10 +151,7 @@ def player_reasons(node: PlayerNode, told: Mapping[str, Any], network: Network) 
 def _of_target(target: Mapping[str, Any]) -> list[Trouble]:
     """Return what is wrong with a target. Many partitions may have one cause, which is told once."""
     found = [(Reason.TARGET_DOWN, f"no stream: {target['reason']}")] if target["reason"] else []
-    for reason, partitions in (
-        (Reason.TARGET_HINDERED, target["hindered"]),
-        (Reason.TARGET_SLOW, target["slow"]),
-    ):
+    for reason, partitions in ((Reason.TARGET_HINDERED, target["hindered"]), (Reason.TARGET_SLOW, target["slow"])):
         by_why: dict[str, list[str]] = {}
         for partition, why in partitions.items():
             by_why.setdefault(why, []).append(partition)

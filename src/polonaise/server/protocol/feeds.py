@@ -44,11 +44,7 @@ class Feeds:
     __slots__ = ("_cache", "_generation", "_partition", "_settings", "mounts", "trouble")
 
     def __init__(
-        self,
-        partition: PartitionId,
-        generation: Generation,
-        settings: OwnerSettings,
-        cache: TailCache,
+        self, partition: PartitionId, generation: Generation, settings: OwnerSettings, cache: TailCache
     ) -> None:
         self._partition = partition
         self._generation = generation

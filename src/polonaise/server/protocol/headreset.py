@@ -14,14 +14,7 @@ from typing import Final
 
 from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import (
-    NOTHING_KNOWN,
-    Contradiction,
-    Decided,
-    Known,
-    ReplicaAnswer,
-    Undecided,
-)
+from polonaise.server.protocol.recovery import NOTHING_KNOWN, Contradiction, Decided, Known, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, SessionId, StorageId, TransactionId
 
 RESETS_MAX: Final = 100
@@ -199,10 +192,7 @@ def clean_to(
 
 
 def engaged(
-    value: PartitionValue,
-    clean: Collection[StorageId],
-    carried: HeadReset | None,
-    certain: TransactionId,
+    value: PartitionValue, clean: Collection[StorageId], carried: HeadReset | None, certain: TransactionId
 ) -> PartitionValue:
     """Return an engaged value with its pending reset carried out in its session, or withdrawn if `carried` is None."""
     if pending(value) is None:

@@ -154,11 +154,7 @@ class LockTable:
         return refused
 
     def _pass_few_writes(
-        self,
-        few: dict[int, TransactionId],
-        locks: Sequence[int],
-        marks: Sequence[TransactionId],
-        first: TransactionId,
+        self, few: dict[int, TransactionId], locks: Sequence[int], marks: Sequence[TransactionId], first: TransactionId
     ) -> list[tuple[int, TransactionId]]:
         """Do what `_pass_writes` does, while the locks are kept one by one."""
         before = self._start
