@@ -466,10 +466,7 @@ class Coordinator:
         return self._memberships[server]
 
     async def members(self) -> list[Registration]:
-        """Return the members that are registered, alive and working, in the order of their server ids.
-
-        A server of an earlier cluster in this place is none of them.
-        """
+        """Return the members of this cluster that are registered, alive and working, by their server ids."""
         cluster = await self._cluster()
         registered = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()
@@ -563,9 +560,8 @@ class Coordinator:
         return await self._believed(lambda: self._look(key, kind))
 
     async def _believed(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Return what `look` reads, and raise why it is not believed.
-
-        Read again if what is doubted was back only after the read, which may have been of the older state.
+        """Return what `look` reads, again if what is doubted was back only after the read; raise why it is not
+        believed.
         """
         while True:
             found = await look()

@@ -309,10 +309,9 @@ class FileBackend:
         return _Name(lock, entry)
 
     async def renew(self, name: str) -> bool:
-        """Write the next beat. Nothing is synced: only living processes have to see it.
+        """Write the next beat, not synced.
 
-        Returns False if the name's file is gone, with the whole directory, or is another one: nobody has seen this
-        process there.
+        Returns False if the name's file is gone or another one: nobody has seen it there.
         """
         own = self._own.get(name)
         if own is None:

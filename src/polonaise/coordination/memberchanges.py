@@ -22,10 +22,7 @@ COPIES_MAX: Final = 9
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session that began: they may lag a little.
-
-    Once a later one is claimed, it may have ended.
-    """
+    """Return the members engaged in the last session that began: it may have ended once a later one is claimed."""
     return tuple(n for n in value.members if n in value.engagements and value.engagements[n].unresolved)
 
 
@@ -219,10 +216,7 @@ class _Placement:
         return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
     def _moved_one(self, names: list[StorageId]) -> bool:
-        """Move one of a partition's copies to where it is better; return whether one was moved.
-
-        Each move makes the zones of the partition more even or, with equal zones, the loads: so there is a last one.
-        """
+        """Move one of a partition's copies, and so make zones or else loads more even; return whether one was moved."""
         load, usable = self._load, self.usable
         for source in sorted(names, key=lambda n: (-load[n], usable.index(n))):
             for target in sorted((n for n in usable if n not in names), key=lambda n: (load[n], usable.index(n))):

@@ -54,10 +54,7 @@ class SeenValues:
 
     @property
     def doubted(self) -> list[str]:
-        """The values to look at before anything is believed, if one is doubted.
-
-        The description comes first: it shows that all were made again.
-        """
+        """The values to look at before anything is believed; the description shows that all were made again."""
         return sorted({*self._doubted, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if self._doubted else []
 
     def calm_s(self, now_s: float) -> float:

@@ -70,10 +70,7 @@ class _Node(NamedTuple):
 
 
 class ZooKeeperBackend:
-    """The coordinator's entries in a ZooKeeper ensemble of these `hosts` (addresses, joined by commas), below `root`.
-
-    Belongs to the event loop in which it is first used.
-    """
+    """The coordinator's entries at these `hosts` (joined by commas), below `root`, for one event loop."""
 
     def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S, tls: TlsFiles | None = None) -> None:
         self._hosts = hosts

@@ -251,10 +251,7 @@ os.register_at_fork(
 
 
 class _RealFile:
-    """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
-
-    Only the last one closes it: a number that is closed twice may be another file's by then.
-    """
+    """A descriptor with the count of its users, the last of whom closes it: twice would close another file's."""
 
     def __init__(
         self, threads: DiskThreads, path: str, flags: int, registry: set[_RealFile], in_loop: SyncsInLoop | None

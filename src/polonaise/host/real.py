@@ -56,11 +56,7 @@ class RealHost:
     def __init__(
         self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None
     ) -> None:
-        """With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`); with `tls` every TCP connection has
-        TLS.
-
-        Raises `HalfPatched`.
-        """
+        """With `syncs_in_loop` the loop waits for short syncs (`host.syncs`); with `tls` all TCP has TLS."""
         check_patches()
         self._threads = DiskThreads(disk_threads)
         self.tasks: set[asyncio.Task[None]] = set()

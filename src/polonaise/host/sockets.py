@@ -93,8 +93,7 @@ def not_connected(address: str, error: OSError) -> ConnectionLost:
 class _RealListener:
     """The listening sockets of one address, and the connections that the event loop is about to take over.
 
-    Cleaners of old files remove a Unix socket, which never gets a newer time: so a listener looks whether its name
-    still leads there, and makes another one if not.
+    A Unix socket that a cleaner of old files removes is made again.
     """
 
     def __init__(

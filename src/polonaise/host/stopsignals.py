@@ -20,10 +20,8 @@ _TELL_S: Final = 0.5
 
 
 class StopFlag:
-    """A flag that a signal handler sets, and that the main thread waits for.
-
-    It has no lock, unlike `threading.Event`: a handler runs within the main thread, which may hold that lock just then,
-    and would wait for it for ever.
+    """A flag that a signal handler sets, and that the main thread waits for, without a lock: a handler runs within the
+    main thread, and would wait for what that holds.
     """
 
     def __init__(self) -> None:
@@ -36,10 +34,7 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long unless the flag is set already, then tell whether it is.
-
-        A signal does not shorten the sleep.
-        """
+        """Sleep for so long unless the flag is set, then tell whether it is. A signal does not shorten the sleep."""
         if not self._is_set:
             time.sleep(seconds)
         return self._is_set

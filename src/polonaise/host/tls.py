@@ -187,11 +187,7 @@ class TlsIdentity:
         return "those before stay in use"
 
     def _take_authorities(self, version: _Version) -> None:
-        """Trust the CAs of a changed CA file, even if this process's own certificate, which is unchanged, was issued by
-        none.
-
-        Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate.
-        """
+        """Trust the CAs of a changed CA file, even if they did not issue this process's own unchanged certificate."""
         if version[0] == self._used[0] or version[1:] != self._used[1:]:
             return
         try:
@@ -223,10 +219,7 @@ class TlsIdentity:
 
 
 def _log_daily(level: int, line: str, now_s: float) -> None:
-    """Log a line, unless this process has logged the same within a day.
-
-    No identity remembers that: one is made for each look at a server of ZooKeeper.
-    """
+    """Log a line, unless this process, whatever its identities, has logged the same within a day."""
     for told, told_s in list(_told.items()):
         if not 0 <= now_s - told_s < _DAY_S:  # a clock that was set back is no reason to say nothing for longer
             _told.pop(told, None)
@@ -290,10 +283,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _check_text(path: str, mark: str, kind: str) -> None:
-    """Raise `CertificateUnusable` unless the file can be read and holds `mark`, which PEM has for this kind.
-
-    Warn of a private key that other users may read.
-    """
+    """Raise `CertificateUnusable` unless the file holds `mark`; warn of a private key that other users may read."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -390,10 +380,7 @@ dials is a client of TLS, whatever its role."""
 
 
 def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
-    """Return this process's certificate, verified by its own CAs in a handshake with itself.
-
-    A certificate for one use of TLS is enough here: `_check_use` checks the uses.
-    """
+    """Return this process's certificate, verified by its own CAs for one of the uses of TLS."""
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
         error = _verified(files, ssl.PROTOCOL_TLS_CLIENT)

@@ -67,10 +67,7 @@ class TlsNetwork(RealNetwork):
         return _TlsListener(self._identity, sockets, str(address), factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection; see `Network.connect`.
-
-        The peer sees this side's certificate later, and may refuse it then.
-        """
+        """Open a connection. The peer sees this side's certificate later, and may refuse it then."""
         parsed = parse_address(address)
         if not isinstance(parsed, HostPort):
             return await super().connect(address, factory)

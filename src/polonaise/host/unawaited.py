@@ -7,11 +7,7 @@ from typing import Any
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Avoid "exception was never retrieved" for a future that nobody awaits.
-
-    That hides a mistake of our own, too: it is for futures that fail with faults only, or whose mistakes are told
-    elsewhere.
-    """
+    """Avoid "exception was never retrieved" for a future that nobody awaits, and whose mistakes are told elsewhere."""
     if not future.cancelled():
         future.exception()
 

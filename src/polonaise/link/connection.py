@@ -127,10 +127,7 @@ class Connection(asyncio.Protocol):
         """Whether the peer had said hello and then refused the connection."""
 
     def bar(self, error: PolonaiseError) -> None:
-        """Have the peer refused with this error once it has said hello, whatever that says.
-
-        Called by `host` before the connection is made.
-        """
+        """Have the peer refused with this error once it has said hello; for `host`, before the connection is made."""
         self._greeting.barred = error
 
     @property
@@ -218,7 +215,7 @@ class Connection(asyncio.Protocol):
     def refuse(
         self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
     ) -> None:
-        """Answer a request with a fault; without request and partition the fault is the connection's.
+        """Answer a request with a fault, which is the connection's without request and partition.
 
         `detail`: see `Refused`.
         """

@@ -91,10 +91,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
 async def _described(
     host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
-    """Return the cluster's description; wait while none is written yet.
-
-    Raises what has ended this process's part in the election, and `CoordinatorDamaged`.
-    """
+    """Return the cluster's description; wait while none is written yet."""
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
     while True:
@@ -131,10 +128,7 @@ class _Whereabouts:
 
 
 def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
-    """Return which process hosts the log in this directory, and what to do if it does not answer, as a phrase.
-
-    If none does, says so, and why this process can't. Empty if this process hosts it, or there is no lock file.
-    """
+    """Return which process hosts the log, if not this one, and what to do if it does not answer, as a phrase."""
     path = lock_path(directory)
     if not os.path.exists(path):
         return ""

@@ -193,10 +193,7 @@ def _not_scrubbed(health: Mapping[str, Any]) -> str:
 
 
 def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
-    """Return what is wrong with a server's network, by its health document's part about the storage nodes.
-
-    One storage node that is not reached is that node's trouble; if none is, the server is rather cut off.
-    """
+    """Return what is wrong with a server's network: one node that is not reached is that node's trouble."""
     unreached = [name for name, node in nodes.items() if why_not_reached(node)]
     if len(unreached) == len(nodes) > 1:
         why = f"the server reaches none of the storage nodes ({', '.join(unreached)}): check its network"
@@ -337,11 +334,7 @@ def condition_of(
 
 
 def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what is wrong with the number of a partition's members.
-
-    All may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The text is
-    the same for all partitions with the same lack, because equal troubles are told once with their number.
-    """
+    """Return what is wrong with the number of a partition's members: all may be engaged, and yet too few to lose."""
     # Servers of older versions don't tell how many copies there are to be.
     members, due = health.get("members"), answer.get("replication_factor")
     if members is None or due is None or len(members) == due:
@@ -364,10 +357,7 @@ def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
 
 
 def without_spare(health: Mapping[str, Any]) -> str:
-    """Return what must not be lost, of a partition of which more is required than a quorum.
-
-    Where only a quorum is required, the replicas that are left out, or too few members, say as much.
-    """
+    """Return what must not be lost, of a partition of which more is required than a quorum."""
     required, nodes, zones = (health.get(name) for name in ("required", "stops_without", "stops_without_zones"))
     if not health["ready"] or not required or not nodes:
         return ""

@@ -161,10 +161,7 @@ async def _waited_for(
 
 
 def known_of_silence(error: TimeoutError) -> str:
-    """Return why a log could not be opened in time, as far as it was known.
-
-    `asyncio.timeout` cancels what opens the log, which notes at the cancellation what it has heard by then.
-    """
+    """Return why a log could not be opened in time, as noted when `asyncio.timeout` cancelled the attempt."""
     return "; ".join(getattr(error.__cause__, "__notes__", ()))
 
 

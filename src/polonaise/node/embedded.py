@@ -492,17 +492,14 @@ _KEPT_LOOK_S: Final = 1.0
 
 
 async def keep_files(disk: Disk, directory: str, files: Mapping[str, str], *, beside: str) -> NoReturn:
-    """Write those of the files again that somebody removes, empties or changes, until cancelled.
-
-    Only what is amiss at two looks is written, and only while the file `beside` them is there: the whole directory may
-    be being removed.
-    """
+    """Write those of the files again that somebody removes, empties or changes, as long as `beside` is there, too."""
     amiss: set[str] = set()
     logged = ""
     while True:
         await asyncio.sleep(_KEPT_LOOK_S)
         try:
             there = await disk.exists(posixpath.join(directory, beside))
+            # Only what is amiss at two looks, and not without the other file: all of it may be being removed.
             before, amiss = amiss, {name for name in files if not await _is_whole(disk, directory, name, files[name])}
             for name in sorted(before & amiss) if there else ():
                 await write_whole(disk, directory, name, [files[name].encode()])

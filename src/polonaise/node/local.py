@@ -116,10 +116,7 @@ class ChildNode:
             )
 
     def wait_listening(self, deadline_s: float = _START_S, given_up: Callable[[], bool] = _never) -> None:
-        """Return when the process that was launched listens.
-
-        Raises `StartFailed` if it ends instead, or takes too long.
-        """
+        """Return when the launched process listens; raises `StartFailed` if it ends, or takes too long."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = _first_line(self._process.stdout.fileno(), deadline_s, given_up)

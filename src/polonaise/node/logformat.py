@@ -47,10 +47,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, log_format: LogFormat, *, verbose: bool) -> None:
-    """Write this process's log to a stream (None: standard error): warnings, errors, and if `verbose` what it does.
-
-    What aiohttp says of its work is never written.
-    """
+    """Write this process's log to a stream (None: standard error): warnings, errors, and if `verbose` what it does."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])

@@ -82,10 +82,7 @@ _PATH: Final = re.compile(r"(?!\d)\w+(\.(?!\d)\w+)*:(?!\d)\w+(\.(?!\d)\w+)*")
 
 
 def look_in(directories: Iterable[str]) -> None:
-    """Let modules be imported from these directories, before all others.
-
-    Raises `BadOption` for one that is none: a misspelt one would show as a module that is missing.
-    """
+    """Let modules be imported from these directories, before all others. Raises `BadOption` for one that is none."""
     for directory in directories:
         if not os.path.isdir(directory):
             raise BadOption(f"python_path has {redacted(directory)!r}, and that is no directory: correct it")

@@ -50,10 +50,7 @@ Ready = Callable[[str], None]
 
 
 def history_in(fragments: str | None) -> Callable[[bytes], ArchivedHistory] | None:
-    """Return a function that opens the history in a fragment store; None without a store.
-
-    Without one its libraries need not be installed: the code is not loaded. Raises `ExtraMissing`.
-    """
+    """Return a function that opens the history in a fragment store; without one its libraries are not needed."""
     if fragments is None:
         return None
     try:
@@ -317,10 +314,7 @@ def _named(settings: ServerSettings) -> ServerSettings:
 async def _check_cluster(
     host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None
 ) -> None:
-    """Compare the cluster with what this server was told of it.
-
-    No server makes one: a coordinator that has lost its data looks like one that never had any.
-    """
+    """Compare the cluster with what this server was told of it; none is made, for its data may have been lost."""
     try:
         description = await coordinator.describe()
     except NotInitialized:

@@ -106,10 +106,7 @@ def applied_frame(partition: PartitionId, through: TransactionId) -> list[Buffer
 def entries_frame(
     partition: PartitionId, previous: TransactionId, entries: Sequence[tuple[TransactionId, bytes | None]]
 ) -> list[Buffer]:
-    """Return the frame of a `DeliverEntries` with these entries, pairs of id and payload; a dummy's payload is None.
-
-    Made in one go: a player makes one of each batch for each target.
-    """
+    """Return the frame of a `DeliverEntries`, made in one go, of pairs of id and payload; a dummy's is None."""
     count = len(entries)
     if count == 1:
         ((id, payload),) = entries

@@ -115,10 +115,7 @@ class Frames:
 
 
 def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
-    """Verify a whole frame and take it apart.
-
-    The checksum comes before the flags: a flag that was set on the way here is damage, and not an unknown version.
-    """
+    """Verify a whole frame, the checksum first: a flag set on the way is damage, and no unknown version."""
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):

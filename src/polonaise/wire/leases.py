@@ -215,10 +215,7 @@ def _name(raw: bytes, at: int, name_bytes: int) -> str:
 
 
 def _rows(raw: bytes, row: Callable[[int], tuple[T, int]], rows_max: int | None = ASKED_MAX) -> list[T]:
-    """Return rows that fill `raw`; `row` reads the one at an offset, and returns where it ends.
-
-    Raises `ProtocolError`.
-    """
+    """Return rows that fill `raw`; `row` reads one at an offset, and returns where it ends. Raises `ProtocolError`."""
     rows: list[T] = []
     at = 0
     while at < len(raw):

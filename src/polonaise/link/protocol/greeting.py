@@ -72,10 +72,7 @@ class PeerGreeting:
         better name."""
 
     def hear(self, message: Message) -> Hello | PolonaiseError:
-        """Return the hello that the peer's first message has to be, or why the peer is refused.
-
-        Compare its role with the peer's certificate next, and then `admit` it.
-        """
+        """Return the hello that a first message has to be, to be compared with the certificate, or a refusal."""
         if not isinstance(message, Hello):
             return ProtocolError(f"the peer sent {type(message).__name__} before its hello")
         if self.barred is not None:
@@ -117,10 +114,7 @@ class PeerGreeting:
 def hello(
     role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0, version_min: int = PROTOCOL_VERSION_MIN
 ) -> Hello:
-    """Return the hello of this version of Polonaise.
-
-    `version_min` is the oldest protocol version that has what will be asked.
-    """
+    """Return this side's hello; `version_min` is the oldest protocol version that has what will be asked."""
     return Hello(
         version_min=version_min, version_max=PROTOCOL_VERSION, role=role, node=node, cluster_key=cluster_key, name=name
     )

@@ -28,9 +28,9 @@ Waiting = TypeVar("Waiting")
 
 
 class FrameInbox:
-    """Cuts frames from what has come, hands them out, and holds those that wait for a turn or for the end of a pause.
+    """Cuts frames from what has come, hands them out, and holds those that wait for a turn or a pause's end.
 
-    All times are monotonic seconds.
+    Monotonic seconds.
     """
 
     __slots__ = (

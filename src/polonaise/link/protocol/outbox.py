@@ -44,9 +44,8 @@ class FrameOutbox:
         self.sent_s = now_s
 
     def gave(self, size: int, unsent_bytes: int, now_s: float, *, own: bool) -> Overloaded | None:
-        """Note a message that was given to the transport; return why the peer is cut off, if it is.
-
-        An `own` message is in memory for this peer alone.
+        """Note a message given to the transport, in memory for this peer alone if `own`; return why the peer is cut
+        off, if so.
         """
         self._given_bytes += size
         self.sent_s = now_s

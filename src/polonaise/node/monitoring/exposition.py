@@ -55,7 +55,7 @@ class Exposition:
         )
 
     def text(self, samples: Samples, accept: str) -> tuple[bytes, str]:
-        """Return the text and its content type, in the format that the header `accept` prefers.
+        """Return text and content type, in the format that the header `accept` prefers.
 
         Takes long: call it in a thread.
         """

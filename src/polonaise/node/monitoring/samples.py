@@ -15,9 +15,9 @@ Value: TypeAlias = float | HistogramSample
 
 
 class Samples(dict[Metric, list[tuple[tuple[str, ...], Value]]]):
-    """The samples of each metric: pairs of the labels' values and the value.
+    """The samples of each metric: values of labels, and the value.
 
-    They are taken in the node's event loop and written as text in another thread, so they share nothing with the node.
+    Written in a thread, they share nothing with the node.
     """
 
     def add(self, metric: Metric, value: float, *labels: object) -> None:
