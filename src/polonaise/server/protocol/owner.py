@@ -401,7 +401,7 @@ class PartitionOwner:
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
         elif self.session is None and self.readiness.faults.unsettled:
-            # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
+            # The first fault has ended the session already. Clients are to learn of all nodes in trouble, not of one.
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
             self._tell_trouble(self.readiness.faults.causes)
         return self._out.taken()
