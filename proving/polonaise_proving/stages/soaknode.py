@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from polonaise.host.real import Main, run
-from polonaise.host.standardinput import stop_when_stdin_ends
+from polonaise.host.stopsignals import stop_when_stdin_ends
 from polonaise.node.processes import run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings

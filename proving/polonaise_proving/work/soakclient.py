@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError, Retry
-from polonaise.host.standardinput import stop_when_stdin_ends
+from polonaise.host.stopsignals import stop_when_stdin_ends
 from polonaise_proving.record.history import LineKind
 from polonaise_proving.record.journal import Journal, journal_of
 from polonaise_proving.stages.soaknode import PARTITIONS, body, partition_of
