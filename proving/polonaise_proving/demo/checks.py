@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.log.serializability import SerializabilityCheck
 from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise_proving.demo.payments import Book, Payment
 from polonaise_proving.record.history import Contents
+from polonaise_proving.record.serializability import SerializabilityCheck
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds that a storage node that was away may take to catch up."""

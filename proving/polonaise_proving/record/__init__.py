@@ -1,11 +1,12 @@
 """Records: what is noted of a run, for judges to look at.
 
 Of real processes: `history` has all of one partition, which `evidence` collects: from the `journal` that each client
-writes, from files, and from the `bankledger`, a view of the `bank`. `sampling` has what processes hold. Of a schedule
-in the simulated machine: `observations` has what clients asked, were told and saw; `diskaudit` reads what lies on
-disks, without the code of the storage node, and `fragmentaudit` what fragments hold; `targetmemory` what a target has
-applied; `trace` has all events, and `faultcounts` the faults that took effect. `failures` says what fails a run,
-`faultkinds` what can go wrong with a node.
+writes, from files, and from the `bankledger`, a view of the `bank`; `serializability` finds, by the log's own evidence,
+what was built on stale state. `sampling` has what processes hold. Of a schedule in the simulated machine:
+`observations` has what clients asked, were told and saw; `diskaudit` reads what lies on disks, without the code of the
+storage node, and `fragmentaudit` what fragments hold; `targetmemory` what a target has applied; `trace` has all events,
+and `faultcounts` the faults that took effect. `failures` says what fails a run, `faultkinds` what can go wrong with a
+node.
 
 Nothing here knows who does the work, or on which stage.
 """

@@ -12,12 +12,12 @@ from typing import Final, Protocol
 import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
-from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
 from polonaise_proving.record.bankledger import BankLedger, database_of
 from polonaise_proving.record.history import BatchSeen, Contents, LineKind, PartitionHistory
 from polonaise_proving.record.journal import lines_of
+from polonaise_proving.record.serializability import SerializabilityCheck
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds within which all replicas have to hold the log up to its last id."""

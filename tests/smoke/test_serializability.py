@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.log.serializability import SerializabilityCheck, StaleTransaction
 from polonaise.terms import LockMode
+from polonaise_proving.record.serializability import SerializabilityCheck, StaleTransaction
 
 LOCK = 77
 WRITES: list[tuple[int, int]] = [(LOCK, LockMode.WRITE)]
