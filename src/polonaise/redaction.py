@@ -146,7 +146,6 @@ def shortened(shown: str, characters_max: int) -> str:
 
 
 def redacted_line(text: object) -> str:
-    """Return the first line of a text that is not blank, redacted."""
     return redacted(redacted(text).strip().partition("\n")[0].rstrip())
 
 
@@ -274,7 +273,6 @@ def redacted_text(
 
 
 def redacted_trace(error: BaseException) -> str:
-    """Return the traceback of an error of application code, redacted."""
     try:
         return redacted("".join(traceback.format_exception(error))).rstrip()
     except Exception:  # noqa: BLE001 - the application's objects say how they look

@@ -26,7 +26,6 @@ class ClusterTopics(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of all partitions, whose ids are 0 to `total - 1`."""
         return self.partitions + sum(map(len, self.topics.values()))
 
     def number_of(self, partition: PartitionId) -> tuple[str, PartitionId]:

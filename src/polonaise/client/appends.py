@@ -157,7 +157,6 @@ class PartitionAppends(PartitionCondition):
         operations: Operations,
         needs: Needs | None = None,
     ) -> Receipt:
-        """Register a group in columns; otherwise as `append`."""
         check_loop(self.loop)
         self._check_accepts()
         if needs is None:
@@ -199,7 +198,6 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back an append that was not sent; return False if its fate stands."""
         if not self._outstanding.withdraw(receipt):
             return False
         tell([receipt])
@@ -212,7 +210,6 @@ class PartitionAppends(PartitionCondition):
             self.loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Send the unsent appends once the server has read enough of what it was sent before."""
         self._sends_soon = False
         stream = self._stream
         if stream is None or not self._has_unsent:
@@ -274,7 +271,6 @@ class PartitionAppends(PartitionCondition):
             self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
-        """Put the appends above sequence `sent` back in front of the unsent ones."""
         first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
         self._unsent = unsent[first:] + self._unsent
         self._unsent_groups = [
@@ -282,7 +278,6 @@ class PartitionAppends(PartitionCondition):
         ]
 
     def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
-        """Yield the frames of appends, and of groups, each in one of its own, in the order of sequences."""
         settings, start = self._settings, 0
         for after, receipt, group, mark, operations in groups:
             yield from frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max)
@@ -397,7 +392,6 @@ class PartitionAppends(PartitionCondition):
         self._settled(self._outstanding.committed(sequences, ids))
 
     def refused(self, rows: Sequence[FailedAppend]) -> None:
-        """Settle the appends that a refusal names by their sequences."""
         settled: list[Pending] = []
         cause = self._cause()
         for sequence, value, reason in rows:

@@ -25,7 +25,6 @@ class ApplicationHost(RealHost):
         self._pid = os.getpid()
 
     def fail(self, error: BaseException) -> None:
-        """Log the error and end the client by `on_fail`; leave the process alone."""
         _log.critical("this client stops: %s", error, exc_info=trace_of(error))
         if self.on_fail is not None:
             self.on_fail(error)

@@ -108,7 +108,6 @@ class Applier:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Ask the view for its mark, after which the feed starts."""
         mark = await self._ask_mark()
         self._mark.trouble = None
         self._view_mark = mark
@@ -155,14 +154,12 @@ class Applier:
             self._mark.trouble = None
 
     def _give_back(self) -> None:
-        """Drop the batches that are applied, and give their bytes back as credit."""
         # By the mark, not by what was just applied: the view may have taken a part, or be far beyond.
         queue, mark = self._queue, self._mark.value
         while queue and queue[0][0].last <= mark:
             self.mounting.taken(queue.popleft()[0].length)
 
     async def _apply_each(self) -> None:
-        """Apply the first batch of the queue, until the view fails on a transaction."""
         here, (batch, fetch) = task_here(), self._queue[0]
         bodies = None if fetch is None else await fetch.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
@@ -276,7 +273,6 @@ class Applier:
         await self._follow_view()
 
     async def _report(self, transaction: TransactionId, error: Exception) -> None:
-        """Call the view's `failed`, and show the failure in `Log.trouble`."""
         text = (
             f"the view failed on transaction {transaction} of partition {self._partition}: {redacted_text(error, repr)}"
         )

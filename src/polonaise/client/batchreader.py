@@ -229,7 +229,6 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch brings anything new. Raises `ProtocolError`, `OutOfOrder` or `LogForked`."""
         if batch.partition != self._id:
             raise ProtocolError(f"a batch of partition {batch.partition} answers a request for partition {self._id}")
         batch.partition = self._partition

@@ -115,7 +115,6 @@ class BodyFetcher:
         return fetch
 
     def _wanted(self, batch: Batch, after: TransactionId) -> list[int]:
-        """Return the positions in the batch of the bodies to fetch. Raises what `wants` raises."""
         wants, first = self._wants, batch.first
         return [
             position

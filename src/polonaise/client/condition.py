@@ -21,7 +21,6 @@ class PartitionCondition:
     """The condition of one partition, as this client knows it: the base of `PartitionAppends`."""
 
     def __init__(self, partition: PartitionId, id: PartitionId | None = None) -> None:
-        """Begin with nothing known. `id` is the partition's id in the cluster, by default its number."""
         self.id = partition if id is None else id
         self.loop = own_loop()
         """The event loop in which alone the partition may be used."""

@@ -178,7 +178,6 @@ class Connected:
             self._appends_of(partition)
 
     def _identify(self, client_id: ClientId) -> None:
-        """Take this client's id, which everything that writes has waited for."""
         self.client_id, self._without_id = client_id, None
         self._numbered_above = self._host.clock.wall_us()
         for partition in self._partitions.values():

@@ -44,7 +44,6 @@ class CopiedReceipt(Receipt):
         return self
 
     async def wait(self, deadline_s: float | None) -> None:
-        """As `Receipt.wait`; raises `CopiesUnproved` as well."""
         async with asyncio.timeout_at(deadline_s):
             await super().wait(None)
             if self.failure is None:
@@ -61,7 +60,6 @@ class CopiedReceipt(Receipt):
         self.proved = True
 
     def unproved(self, why: str) -> CopiesUnproved:
-        """Return the error for an append that is committed, and not proved."""
         later = "await the error's receipt to wait on"
         if self._condition.stopped is not None:
             later = "this client can't wait for the proof any more, and a new one finds the append under that id"

@@ -269,7 +269,6 @@ class Lease:
 
 
 def checked_lease(name: str, duration_s: float, note: bytes) -> tuple[str, float, bytes]:
-    """Return the arguments of a lease. Raises `BadOption`."""
     if not isinstance(name, str):
         raise wrong("name", name, "a lease's name is text")
     size = len(encoded("name", name))

@@ -49,7 +49,6 @@ class Stream:
         return self._last_request
 
     def received(self, _: Connection, message: Message, request: int, partition: int) -> None:
-        """Pass a message to its partition, if that is mounted here still."""
         mounted = self.partitions.get(partition)
         if mounted is not None:
             mounted.receive(self, message, request)
@@ -137,7 +136,6 @@ class Links:
             connection.close()
 
     async def gone(self) -> None:
-        """Wait, after `close`, until the connections have ended."""
         await link.gone(self._connections())
 
     def _connections(self) -> list[Connection]:

@@ -200,7 +200,6 @@ class Mounting:
                 await self._routes.reread()
 
     async def _wait_for_an_id(self) -> None:
-        """Wait for the id by which servers tell the client's appends from others'."""
         try:
             self._own_id()
         except PolonaiseError as error:
@@ -260,7 +259,6 @@ class Mounting:
             self._finish(attempt)
 
     def _begin(self, stream: Stream, owner: Owner) -> _Attempt:
-        """Send a mount, and become the receiver of the partition's messages on the stream."""
         subscription, settings = self._subscription, self._settings
         # Raised before the answer: an owner of an earlier generation must not be believed, whatever it answers.
         subscription.generation_known = max(subscription.generation_known, owner.generation)
@@ -370,7 +368,6 @@ class Mounting:
                 raise ProtocolError(f"a server sends a mounted partition no {type(message).__name__}")
 
     def _fed(self, attempt: _Attempt, message: Feed) -> None:
-        """Check a fed batch, read the fates of this client's appends from it, and offer it to the taker."""
         payload = message.payload[0] if message.payload else b""
         try:
             batch = Batch.parse(payload)

@@ -34,7 +34,6 @@ class _UsedBefore(Exception):
 
 
 def once_view(view: Any) -> OnceView:
-    """Return the view as one that keeps keys. Raises `BadOption` if it keeps none."""
     if not getattr(view, "keeps_once", False):
         raise BadOption(
             "log.once looks keys up in the client's view: connect with a SqlView whose class sets "

@@ -183,7 +183,6 @@ async def open_producer(
 
 
 async def _open(key: bytes, register: bytes | None, produced: Produced, appends: PartitionAppends) -> None:
-    """Append the own transaction that raises the producer's epoch, if the register is as it was read."""
     expectation = Expectation.absent(key) if register is None else Expectation.equals(key, register)
     produce = (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))
     await appends.admission.wait(None)

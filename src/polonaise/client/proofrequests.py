@@ -73,7 +73,6 @@ class ProofRequests:
             kind.proved = NO_TRANSACTION
 
     def stop(self, error: PolonaiseError) -> None:
-        """End all waits with this error, now and from now on."""
         self._stopped = error
         for kind in self._kinds.values():
             fail_all(kind.taken(), error)

@@ -62,7 +62,6 @@ class Requests:
         """How long an owner is waited for, by partition: each has its own disks."""
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster. Raises `UnknownPartition`."""
         return self._routes.id_of(partition)
 
     async def ask(
@@ -182,7 +181,6 @@ class Requests:
         return answered, parse_listed(answer.listed)
 
     async def release_leases(self, partition: PartitionId, holder: int, names: Sequence[str], timeout: float) -> None:
-        """Give leases up. Raises as `prove`."""
         request = ReleaseLeases(holder, encode_names(names))
         await self.ask(partition, request, LeasesReleased, timeout, version=LEASES_VERSION)
 

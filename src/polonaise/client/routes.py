@@ -60,7 +60,6 @@ class Routes:
         """Called with every newer assignment. A dict for its order: listeners come and go."""
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Read the assignment; return the tasks that go on watching it and the topic's growth."""
         self._learn(await self._discovery.assignment())
         tasks = [self._host.spawn(self._watch(), "client: watch the assignment")]
         if self._topic is not None:
@@ -68,13 +67,11 @@ class Routes:
         return tasks
 
     def stop(self, error: PolonaiseError) -> None:
-        """End all waits for an owner with this error, now and from now on."""
         self._stopped = error
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster. Raises `UnknownPartition`."""
         return partition if self._topic is None else self._topic.id_of(partition)
 
     def explained(self, error: PolonaiseError, partition: PartitionId) -> PolonaiseError:

@@ -91,7 +91,6 @@ class _Tally:
         """A clause on what held up the last failed append."""
 
     def add(self, failure: AppendFailure, position: TransactionId | None, receipt: Receipt) -> None:
-        """Count a refused append; `position` is the id that it demanded, if any."""
         self.refused += 1
         self.overtaken = self.lacking = ""
         self.because = f"; what held up the last one: {failure.cause}" if failure.cause else ""
@@ -257,11 +256,9 @@ class _Run:
         return "the context took too long"
 
     def _held_up(self) -> str:
-        """Return a clause on what held up the appends of this context; empty if not known."""
         return (self._tally and self._tally.because) or self._appends.because()
 
     async def awaited(self, awaitable: Awaitable[Any]) -> Any:
-        """Await a context's coroutine. Raises `AppendExpired` after the deadline."""
         if self.deadline_s is None:
             return await awaitable
         limit = asyncio.timeout_at(self.deadline_s)
@@ -328,7 +325,6 @@ class _Run:
             turns.beaten(self._turn, again.after)
 
     def end(self) -> None:
-        """Give up the turn, if it is still held."""
         if self._turn is not None:
             self._appends.turntaking.leave(self._turn)
 

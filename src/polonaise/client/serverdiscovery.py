@@ -137,7 +137,6 @@ class ServerDiscovery:
         return ClusterShape(self._key, partitions)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic as a server knows them, which reads the coordinator for that if it can."""
         request = DescribeTopic(-1 if known is None else known.version, total, name)
         wait_s = self._settings.coordinator_s_max
         _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
@@ -152,7 +151,6 @@ class ServerDiscovery:
         return {*self._listed, *self._learnt}
 
     async def unique_id(self) -> int:
-        """Return a unique id. One whose answer is lost stays unused."""
         _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})
         return unique_id
 
@@ -302,7 +300,6 @@ class ServerDiscovery:
         raise self._none_answers(troubles)
 
     def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
-        """Log, once for each, the addresses that are mistakes."""
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES + _TLS_MISTAKES) and address not in self._warned:
                 self._warned.add(address)
@@ -310,7 +307,6 @@ class ServerDiscovery:
                 _log.warning("%s (the others in the list are asked): %s", what, _reason(address, error))
 
     def _in_order(self) -> list[str]:
-        """Return the addresses of all known servers, in the order in which to try them."""
         listed, learnt = list(self._listed), list(self._learnt)
         self._host.random.shuffle(listed)
         self._host.random.shuffle(learnt)
@@ -339,7 +335,6 @@ class ServerDiscovery:
         return connection
 
     def _leave(self, address: str, connection: Connection | None = None) -> None:
-        """Note that a server failed; use the connection no more if it leads there."""
         self._failed.add(address)
         if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
             return
@@ -382,7 +377,6 @@ def _told_by(troubles: dict[str, PolonaiseError]) -> str:
 
 
 def _reason(address: str, error: PolonaiseError) -> str:
-    """Return why a server did not answer, as a phrase that names its address."""
     match error:
         case WrongRole():
             return f"{address} is no server: name servers (`polonaise server run --listen …`), not storage nodes"
@@ -424,6 +418,5 @@ def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Ignore an answer that came after its request's deadline. Raises `ProtocolError` for another message."""
     if not request:
         raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

@@ -52,7 +52,6 @@ class TurnTaking:
     async def _until(
         self, future: asyncio.Future[None], waiting: dict[asyncio.Future[None], None], deadline_s: float | None
     ) -> None:
-        """Wait for a future, and keep it in `waiting` meanwhile, so that `stop` finds it."""
         if self._stopped is not None:
             raise fresh(self._stopped)
         waiting[future] = None
@@ -62,7 +61,6 @@ class TurnTaking:
             waiting.pop(future, None)
 
     def leave(self, turn: Turn) -> None:
-        """Give up a turn, and wake the contexts whose turns are granted by that."""
         wake(ready.waiter for ready in self.turns.leave(turn) if ready.waiter is not None)
 
     def leave_once_applied(self, turn: Turn, transaction: TransactionId, began_s: float) -> None:
@@ -83,6 +81,5 @@ class TurnTaking:
             wake(self._courteous)
 
     def stop(self, error: PolonaiseError) -> None:
-        """End every wait with this error, now and from now on."""
         self._stopped = error
         fail_all([*self._waiting, *self._courteous], error)

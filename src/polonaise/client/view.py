@@ -119,7 +119,6 @@ def takes_nothing(partition: PartitionId, first: TransactionId, mark: Transactio
 
 
 async def close_view(view: View | RunView) -> None:
-    """Call the view's `close`, if it has one; log what it raises."""
     close = getattr(view, "close", None)
     if close is None:
         return

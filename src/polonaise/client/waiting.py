@@ -103,7 +103,6 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 
 def wake(futures: Iterable[asyncio.Future[None]]) -> None:
-    """End the waits for these futures, of which some may have been given up."""
     for future in futures:
         if not future.done():
             future.set_result(None)

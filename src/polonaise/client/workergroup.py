@@ -252,7 +252,6 @@ class WorkerGroup:
                 pass
 
     async def _look(self) -> None:
-        """Ask for and renew leases in one request, and act by its answer."""
         now_s, requests = self._now_s(), self._client._requests
         asked = [self._asked(member_lease(self.name, self.member), self._terms)]
         asked += [self._asked(partition_lease(self.name, work.partition), _note(work)) for work in self._work.values()]
@@ -292,7 +291,6 @@ class WorkerGroup:
             self._tenures.pop(asked.name)
 
     def _drop_lost(self) -> None:
-        """End the work in partitions whose leases are lost."""
         for partition, work in list(self._work.items()):
             if not self._holds(partition):
                 work.give_up()
@@ -300,7 +298,6 @@ class WorkerGroup:
                 self._tenures.pop(partition_lease(self.name, partition), None)
 
     def _start_new(self) -> None:
-        """Begin to work in the partitions whose leases this member has got."""
         for partition in self._wanted:
             if partition not in self._work and self._holds(partition):
                 progress, holds = self._progress(partition), self._holder(partition)

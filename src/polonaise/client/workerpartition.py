@@ -93,7 +93,6 @@ class PartitionWork:
         self._wake()
 
     def give_up(self) -> None:
-        """End the work at once: the lease is lost."""
         if self.task is not None:
             end(self.task)
 
@@ -273,7 +272,6 @@ class PartitionWork:
             await reader.aclose()
 
     async def _next(self, reader: BatchReader) -> Batch | None:
-        """Return the next batch; None when it is time to look after other things."""
         found: list[Batch] = []
 
         async def get() -> None:
@@ -325,7 +323,6 @@ class PartitionWork:
         return True
 
     def _wake(self) -> None:
-        """Break off what the task waits for, if that may be."""
         if self._may_be_woken and self.task is not None:
             self._may_be_woken, self._is_woken = False, True
             end(self.task)

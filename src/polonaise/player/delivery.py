@@ -90,7 +90,6 @@ class Delivery:
     # ------------------------------------------------------------------ what the player is asked for
 
     def add_target(self, name: TargetName, start_after: Mapping[PartitionId, TransactionId] | None) -> None:
-        """Deliver to this target, too, and try again the partitions that have stopped."""
         self.machine.add_target(name, start_after)
         self._stopped_all_for = ""
         for partition in self.machine.partitions:
@@ -124,7 +123,6 @@ class Delivery:
         return self._at_rest.done()
 
     async def close(self) -> None:
-        """Cancel all tasks, and wait until they are done. Why it has ended is told before."""
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -209,7 +207,6 @@ class Delivery:
     # ------------------------------------------------------------------ who waits is told
 
     def _tell_waiting(self) -> None:
-        """End the waits for what is delivered now, or never will be."""
         machine = self.machine
         for target, partition, id, done in self._waiting:
             if done.done():

@@ -79,6 +79,5 @@ class DirectStream:
         self._events.disconnected(reason)
 
     def failed(self, error: BaseException) -> None:
-        """Have `serve` raise the error: the player ends with it."""
         self._failure = error
         self._over.set()

@@ -222,7 +222,6 @@ class JsonLinesTarget:
         return Acceptance(True, offer.fence, {} if memory is None else dict(memory.applied))
 
     async def _apply(self, files: LinesFile, deliveries: list[_GivenBatch]) -> list[AppliedBatch]:
-        """Apply batches of different partitions in one step."""
         memory = files.memory
         if memory is None:
             raise ViewUnavailable(f"{self._path} has no memory: it was moved away while the target was in use")

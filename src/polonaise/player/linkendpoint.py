@@ -188,7 +188,6 @@ class LinkStream:
     # ------------------------------------------------------------------ the end
 
     def _end(self, reason: str) -> None:
-        """Have `serve` end, and tell the reason; `serve` is not called from here, amid what others do."""
         if not self._ended.done():
             self._ended.set_result(reason)
 
@@ -202,7 +201,6 @@ class LinkStream:
             self._end(reason)
 
     def _fail(self, error: Exception) -> None:
-        """Have `serve` raise the error: the player ends with it."""
         self._over = True
         if self._ended.done():
             # The reason was not told yet: this is worse.

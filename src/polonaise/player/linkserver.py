@@ -142,7 +142,6 @@ class ServedStream:
             raise ProtocolError(f"a player sent {type(message).__name__} for partition {partition} out of turn")
 
     def closed(self, _: Connection, error: PolonaiseError) -> None:
-        """End the session: nothing more is applied but what is being applied just now."""
         self._server.streams.pop(self, None)
         for timer in (self._deadline, self._telling):
             if timer is not None:

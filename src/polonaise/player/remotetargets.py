@@ -33,7 +33,6 @@ def remote_place(text: str) -> tuple[str, str]:
 
 
 def identity_of(role: str, tls: TlsFiles | None) -> TlsIdentity | None:
-    """Return the identity of given TLS files, or else of those that the environment names, if any."""
     if tls is not None and not isinstance(tls, TlsFiles):
         raise BadOption(
             f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"

@@ -55,7 +55,6 @@ class MemoryReplica:
         return self.batches[-1].last if self.batches else NO_TRANSACTION
 
     def from_id(self, first: TransactionId) -> list[Batch]:
-        """Return the batches from the one that holds `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
@@ -157,7 +156,6 @@ class MemoryPartition:
                 send(effect, self.partition, GENERATION)
 
     def suspend_feed(self) -> None:
-        """Withhold the feed, and the answers that promise that everything before them was fed."""
         self.feed_suspended = True
 
     def resume_feed(self) -> None:

@@ -144,7 +144,6 @@ class MemoryServer:
         served.carry_out(receive(served.owner, connection, message, request, served.now))
 
     def _flush(self, connection: Connection, served: MemoryPartition, message: Flush, request: int) -> None:
-        """Pass a flush to the owner. Its mount may have ended meanwhile, which the client is told."""
         try:
             self._receive(connection, served, message, request)
         except PolonaiseError as error:
@@ -208,7 +207,6 @@ class MemoryServer:
             due.popleft().handle()
 
     def _disturb(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
-        """Carry out the armed fault of each append or group; pass those without one to the owner."""
         for each in _one_by_one(appends) if self.armed.any else [appends]:
             if served.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
                 return  # the mount ended with the append before: what is left of the frame is void

@@ -190,7 +190,6 @@ def is_taken(error: BaseException) -> bool:
 
 
 def _links(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, and then what caused it, each once."""
     seen: set[int] = set()
     link = error
     while link is not None and id(link) not in seen:

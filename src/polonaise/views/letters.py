@@ -29,7 +29,6 @@ class LeftOut:
         return columns >= set(self.table.c.keys())
 
     def clear(self, db: Connection) -> None:
-        """Delete all rows, if the table exists and is no other application's."""
         if self.is_there(db):
             db.execute(self.table.delete())
 

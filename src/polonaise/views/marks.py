@@ -229,7 +229,6 @@ class DefinitionKept:
         return {each - _GIVEN for each in db.execute(select(number).where(number >= _GIVEN)).scalars()}
 
     def remember(self, db: Connection, partitions: Iterable[PartitionId]) -> None:
-        """Remember these partitions, in the transaction that moves their marks."""
         if rows := [{"number": _GIVEN + each, "definition": ""} for each in sorted(partitions)]:
             db.execute(self.table.insert(), rows)
 
@@ -238,7 +237,6 @@ class DefinitionKept:
             db.execute(self.table.insert(), {"number": number, "definition": ""})
 
     def was_made(self, db: Connection, number: int) -> bool:
-        """Return whether the table of what was left out that has this number was made."""
         return db.execute(select(self.table.c.number).where(self.table.c.number == number)).first() is not None
 
     def lost(self, db: Connection, marks: Marks) -> bool:

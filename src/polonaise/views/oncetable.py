@@ -45,7 +45,6 @@ class OnceKept:
         return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
 
     def found(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
-        """Return what `find` does. Raises `ViewUnfit` for a row whose value another program has changed."""
         found = self.find(db, partition, key)
         if found is not None:
             try:

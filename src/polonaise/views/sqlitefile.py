@@ -43,7 +43,6 @@ class HeldFiles:
             self.journals = {end: identity for end, identity in found.items() if identity is not _NONE}
 
     def has_lost_journals(self) -> bool:
-        """Whether a file beside the database's is gone, or another one."""
         return any(_identity(self.place + end) != identity for end, identity in self.journals.items())
 
     def may_be_closed(self) -> bool:
@@ -130,7 +129,6 @@ def opened_by(db: Connection) -> HeldFiles | None:
 
 
 def _identity(place: str) -> tuple[int, int]:
-    """Return what tells the file in this place from others."""
     try:
         status = os.stat(place)
     except OSError:

@@ -152,7 +152,6 @@ class MarkedTable:
         self._prepared = True
 
     def _look_again(self) -> None:
-        """Have the tables looked at again before anything is written: the database may be another one."""
         self._prepared = False
 
     def _check(self, db: Connection) -> None:
@@ -325,7 +324,6 @@ class MarkedTable:
             self._done("writing its first mark", partial(self._begin, partition))
 
     def _begin(self, partition: PartitionId, writer: WriterConnection) -> None:
-        """Have the partition's first mark, -1, written by this or another process."""
         marks, cluster = self._marks, self._cluster
         first_row(
             writer, marks.table, partition, partial(marks.add, cluster=cluster), partial(marks.read, cluster=cluster)
@@ -348,7 +346,6 @@ class MarkedTable:
         self._done(doing, lambda connection: create_tables(connection, tables))
 
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work(db)`, done in a transaction. Raises as `_done`."""
 
         def in_transaction(connection: WriterConnection) -> T:
             with connection.transaction() as db:

@@ -240,7 +240,6 @@ class WriterConnection:
             self._swallowed = error
 
     def _check_end(self, _: Connection) -> None:
-        """Raise `BadOption` when the application ends the transaction through SQLAlchemy."""
         if not self._ours:
             self._meddled = True
             raise BadOption(_MAY_NOT_END)
@@ -343,7 +342,6 @@ class WriterConnection:
         return RefusingCursor
 
     def close(self) -> None:
-        """Close the connection, which rolls back what is open."""
         self._ours = True
         if self._opened is not None and not self._opened.may_be_closed():
             return

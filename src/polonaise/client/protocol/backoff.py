@@ -20,5 +20,4 @@ class Backoff:
         return pause * (0.5 + chance / 2)
 
     def reset(self) -> None:
-        """Begin again with the shortest pause."""
         self._next_s = self._min_s

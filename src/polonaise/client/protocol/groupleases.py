@@ -68,7 +68,6 @@ def total_lag(lags: Iterable[int | None]) -> int | None:
 
 
 def checked_group_name(name: str) -> str:
-    """Return the name. Raises `BadOption` for one that no group can have."""
     if not isinstance(name, str) or not re.fullmatch(_GROUP, name):
         raise wrong("name", name, "a group's name has 1 to 100 letters of ASCII, digits, '.', '_' and '-'")
     return name

@@ -52,7 +52,6 @@ class OnceRecord(NamedTuple):
 
     @classmethod
     def parse(cls, tx: Transaction) -> OnceRecord:
-        """Read the record from an own transaction. Raises `DataDamaged`."""
         try:
             key_bytes, request_bytes, appended = _HEAD.unpack_from(tx.data)
             value = _HEAD.size + key_bytes + request_bytes
@@ -66,7 +65,6 @@ class OnceRecord(NamedTuple):
 
 
 def checked_once_key(key: Any) -> str:
-    """Return the key as text. Raises `BadOption` for an invalid key."""
     text = str(key) if isinstance(key, UUID) else key
     if not isinstance(text, str) or not text:
         raise wrong("key", key, "a key is a text that is not empty, or a UUID")

@@ -106,13 +106,11 @@ class Outstanding:
 
     @property
     def first_pending(self) -> int:
-        """The lowest sequence that may be pending."""
         self._skip_settled()
         return self._base + self._head
 
     @property
     def awaited(self) -> bool:
-        """Whether an append that was sent is pending."""
         self._skip_settled()
         return self._base + self._head <= self.sent
 
@@ -124,7 +122,6 @@ class Outstanding:
         return entry is not None and not entry.settled
 
     def add(self, entry: Pending) -> None:
-        """Register an append under the next sequence."""
         entries = self._entries
         count = entry.count
         entry.sequence = self._base + len(entries)
@@ -237,7 +234,6 @@ class Outstanding:
         return watched
 
     def withdraw(self, entry: Pending) -> bool:
-        """Take back an append that was not sent; return False if its fate stands."""
         if entry.settled or entry.sequence <= self.sent:
             return False
         self.give_up(entry, AppendFailure(Unordered.WITHDRAWN))
@@ -289,7 +285,6 @@ class Outstanding:
         return [entry] if entry.watchers else []
 
     def _skip_settled(self) -> None:
-        """Move `_head` over appends that were settled one by one."""
         entries, head = self._entries, self._head
         while head < len(entries) and entries[head] is None:
             head += 1

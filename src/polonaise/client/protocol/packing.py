@@ -120,5 +120,4 @@ def still_pending(columns: AppendColumns, is_pending: Callable[[int], bool]) -> 
 
 
 def _span(ends: Sequence[int], position: int) -> slice:
-    """The slice that belongs to a position of a column with cumulative ends."""
     return slice(ends[position - 1] if position else 0, ends[position])

@@ -282,5 +282,4 @@ class Turns:
             self._forget_rivals(gone)
 
     def took(self, seconds: float) -> None:
-        """Learn how long a turn took, from its run to when its commit was applied."""
         self.round_s += 0.2 * (seconds - self.round_s)

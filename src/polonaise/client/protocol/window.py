@@ -62,7 +62,6 @@ class AppendWindow:
         return 2 * self._used <= self._window_bytes
 
     def sent(self, frame: SentFrame) -> None:
-        """Count a frame that was sent."""
         frame.sends += 1
         self._frames.append(frame)
         self._used += inbox_bytes(frame.size)

@@ -22,7 +22,6 @@ _STREAMS_MAX: Final = 100
 
 
 def place_of(text: str) -> HostPort:
-    """Return the place in `host:port`. Raises `BadOption`."""
     place = parse_address(text)
     if not isinstance(place, HostPort):
         raise BadOption(f"{SCHEME}{redacted(text)} is not the address of a target over gRPC: write grpc://host:port")

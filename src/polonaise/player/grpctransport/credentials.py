@@ -33,7 +33,6 @@ class GrpcIdentity:
     """A process's TLS files as gRPC takes them. While changed files can't be used, those before stay in use."""
 
     def __init__(self, identity: TlsIdentity) -> None:
-        """Raises `CertificateUnusable` if the files can't be read any more."""
         self.identity = identity
         self._texts = _read(identity.files)
         self._lock = threading.Lock()  # gRPC asks in threads of its own
@@ -50,7 +49,6 @@ class GrpcIdentity:
             return self._texts
 
     def warning(self) -> str:
-        """Return what is wrong with the files, or soon will be; empty if nothing is."""
         with self._lock:
             return self.identity.warning()
 

@@ -145,7 +145,6 @@ class _GrpcStream:
             await finished(_let_go(call, writer, channel))
 
     async def _write(self, call: Any, hello: bytes) -> None:
-        """Write the hello, and then what is to be sent, for as long as the stream lasts."""
         try:
             await call.write(hello)
             while True:
@@ -199,7 +198,6 @@ class _GrpcStream:
             raise ProtocolError("the target answers batches before it has accepted the stream")
 
     def _end(self, reason: str) -> None:
-        """Tell the player why the stream has ended, if it does not know."""
         if not self._told_end:
             self._told_end = True
             self._events.disconnected(shortened(reason, REASON_CHARACTERS_MAX))

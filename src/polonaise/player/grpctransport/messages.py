@@ -31,7 +31,6 @@ _LOG_KEY_BYTES_MAX: Final = 64
 
 
 def _message_classes() -> Any:
-    """Return a function that returns the class of a message of the contract by its name."""
     compiled = descriptor_pb2.FileDescriptorSet.FromString(
         (files("polonaise.player.grpctransport") / "delivery.binpb").read_bytes()
     )
@@ -73,7 +72,6 @@ class AnswersTaken(Protocol):
 
 
 def hello_bytes(fence: Fence, source: DeliverySource) -> bytes:
-    """Return the message that offers a stream. Raises `ProtocolError` for names that can't be sent."""
     message = _ToTarget()
     hello = message.hello
     hello.version = VERSION
@@ -189,7 +187,6 @@ class UnsentAnswers:
         told.reason = _sendable(reason)
 
     def take(self) -> bytes:
-        """Return the message of all of them, and begin anew."""
         message, self._message = self._message, _ToPlayer()
         self._acknowledged.clear()
         return message.SerializeToString()  # type: ignore[no-any-return]

@@ -152,7 +152,6 @@ class _ServedStream:
         """Where the stream comes from, once the player has said it."""
 
     async def serve(self) -> None:
-        """Be the stream's task until it is over, or the player has gone."""
         reader = asyncio.create_task(self._read(), name=f"batches from {self._context.peer()}")
         try:
             while self._answers or not self._over:
@@ -167,7 +166,6 @@ class _ServedStream:
             await finished(self._let_go(reader))
 
     async def _let_go(self, reader: asyncio.Task[None]) -> None:
-        """Apply nothing more, and wait until nothing is being applied."""
         self._over = True
         if self._telling is not None:
             self._telling.cancel()

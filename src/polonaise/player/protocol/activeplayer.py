@@ -111,7 +111,6 @@ class ActivePlayer:
         )
 
     def finish(self) -> None:
-        """Send nothing more, and open no streams. No event."""
         self.finishing = True
 
     @property
@@ -177,14 +176,12 @@ class ActivePlayer:
         return self._effects(standing_down=True)
 
     def disconnected(self, target: TargetName, term: Term, reason: str, now_s: float) -> Sequence[PlayerEffect]:
-        """The stream has ended, or could not be opened."""
         stream = self._stream(target, term, StreamState.OPENING, StreamState.UP)
         if stream is not None:
             stream.close(reason, now_s)
         return self._effects()
 
     def written(self, target: TargetName, term: Term, now_s: float) -> Sequence[PlayerEffect]:
-        """The stream takes more: what was handed to it is written."""
         stream = self._stream(target, term, StreamState.UP)
         if stream is not None:
             stream.writing = False

@@ -130,7 +130,6 @@ class Candidacy:
         self._active_since_s = now_s
 
     def handing_over(self) -> None:
-        """The process is to end, or to let others deliver."""
         self.state = CandidateState.HANDING_OVER
 
     def lets_go(self) -> None:

@@ -137,7 +137,6 @@ class DeliveryLag:
     def brought(
         self, partition: PartitionId, first: TransactionId, last: TransactionId, commit_time_us: int, size: int
     ) -> None:
-        """The main stream of a partition has brought a batch of these transactions."""
         history = self._histories.get(partition)
         if history is None or first > history.last + 1:
             # Begun, or begun anew behind what the log has lost.
@@ -158,7 +157,6 @@ class DeliveryLag:
             del self._looked_up[gone]
 
     def told(self, lacking: Lacking, commit_time_us: int | None) -> None:
-        """The log has told when this was committed; None if it does not."""
         self._looked_up[lacking.target, lacking.partition] = lacking.id, commit_time_us
 
     def lags(self, wall_us: int, silent: Container[PartitionId] = ()) -> dict[TargetName, TargetLag]:

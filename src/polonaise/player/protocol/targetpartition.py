@@ -85,7 +85,6 @@ class TargetPartition:
 
     @property
     def queue(self) -> TargetQueue | None:
-        """None unless the target is served."""
         return self.state if isinstance(self.state, TargetQueue) else None
 
     @property
@@ -149,7 +148,6 @@ class TargetPartition:
         return released
 
     def disconnect(self, reason: str) -> None:
-        """Forget all that is of the stream, which has ended."""
         self._leave_service()
         # A refusal says more than the end of the stream after it, until what was refused is sent again. Why an
         # earlier stream or attempt failed says nothing any more.

@@ -126,12 +126,10 @@ class TargetQueue:
 
     @property
     def in_flight(self) -> int:
-        """Batches that were sent and are not acknowledged."""
         return len(self._in_flight)
 
     @property
     def waiting(self) -> int:
-        """Entries in the queue, without those that are sent."""
         return len(self._catchup) + len(self._normal)
 
     def clear_through(self, current: TransactionId) -> TransactionId:

@@ -79,7 +79,6 @@ class TargetStream:
     # ------------------------------------------------------------------ the stream
 
     def open(self, now_s: float) -> Term:
-        """Begin an attempt to open a stream; return its term."""
         # Counted here, not when it succeeds: an attempt whose answer was lost has raised the fence at the target.
         self.term += 1
         self.state = StreamState.OPENING
@@ -196,7 +195,6 @@ class TargetStream:
         return f"it hangs: it acknowledged nothing of partition {stuck[0]} for {patience_s:.3g} s"
 
     def forget_troubles(self) -> None:
-        """Forget the troubles of partitions of which the target lacks nothing any more."""
         for pair in list(self._troubled.values()):
             if pair.lacks_nothing:
                 pair.forget_trouble()
@@ -204,7 +202,6 @@ class TargetStream:
                 del self._troubled[pair.partition]
 
     def due_halts(self, now_s: float) -> list[tuple[TargetPartition, Halt]]:
-        """Return the pairs whose delivery is to be tried again now."""
         return [
             (pair, pair.state)
             for pair in self._troubled.values()
@@ -212,7 +209,6 @@ class TargetStream:
         ]
 
     def due_reads(self, now_s: float) -> list[tuple[TargetPartition, TargetQueue]]:
-        """Return the pairs whose reads are to be tried again now, with their queues."""
         return [
             (pair, queue)
             for pair in self._troubled.values()
