@@ -59,11 +59,11 @@ R = TypeVar("R")
 _log = logging.getLogger("polonaise.client")
 
 _MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
-"""An address in the list of servers is a mistake."""
+"""Errors which say that an address should not be in the list of servers."""
 _TLS_MISTAKES: Final = (CertificateRefused, TlsRequired, TlsNotSpoken)
-"""This side or a server was set up wrongly for TLS."""
+"""Errors which say that this side or a server was set up wrongly for TLS."""
 _SILENCE: Final = (ConnectionLost, DeadlineExceeded)
-"""No answer came from the server; no more is known of it."""
+"""Errors which say no more of a server than that no answer came from it."""
 _STALE_SHARE: Final = 1 / 3
 """The share of `coordinator_s_max` for which a server may let a request for a newer assignment wait, and above which an
 assignment's age counts as stale."""

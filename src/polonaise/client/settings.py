@@ -29,7 +29,7 @@ class ClientSettings:
     """Transactions of one partition with an unknown fate. At this bound `run` waits, and `append` raises
     `Overloaded`."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
-    """The same bound in bytes: of their bodies, locks, and the keys and values that they expect and change."""
+    """Bytes (bodies, locks, keys, values) of appends with an unknown fate, as `outstanding_count_max` counts them."""
     submissions_max: int = 16_384
     """Unfinished submissions over all partitions. At this bound `submit` raises `Overloaded`."""
     frame_count_max: int = 4_096
@@ -60,7 +60,7 @@ class ClientSettings:
     """Seconds of the first pause before what failed for a passing reason is tried again: a mount, a request, a context,
     a producer's append. Each further pause is twice as long, with jitter."""
     retry_s_max: float = 2.0
-    """Seconds of the longest such pause."""
+    """Seconds of the longest pause, to which `retry_s_min` doubles."""
     apply_retry_s_max: float = 2.0
     """The longest pause, in seconds, before the view is asked for its mark again, or given what it could not apply."""
     coordinator_s_max: float = 30.0

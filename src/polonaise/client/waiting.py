@@ -84,7 +84,7 @@ def until(future: asyncio.Future[T], deadline_s: float | None) -> Awaitable[T]:
 
 
 async def _until(future: asyncio.Future[T], deadline_s: float) -> T:
-    """Not `asyncio.timeout`, which costs more, and cancels the task."""
+    """Await a future with a deadline. Not `asyncio.timeout`, which costs more, and cancels the task."""
     timer = asyncio.get_running_loop().call_at(deadline_s, _expire, future)
     try:
         return await future

@@ -64,8 +64,7 @@ T = TypeVar("T")
 _TRIES: Final = 12
 """How often a transaction that conflicts with others is tried before the database counts as not available."""
 TRIED_S_MAX: Final = 3.0
-"""For how long it is, where somebody who tries again himself has to be told meanwhile: a lock may be waited for in vain
-for most of a minute."""
+"""For how many seconds it is, where the caller tries again itself: a lock may be waited for in vain for a minute."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
 _UNTOLD_S_MAX: Final = 1.0

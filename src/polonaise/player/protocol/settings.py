@@ -20,12 +20,12 @@ class PlayerSettings:
     window_bytes: int = 4 * 1024 * 1024
     """No further batch is sent to a target while this many bytes sent to it are not acknowledged."""
     partition_window_bytes: int = 512 * 1024
-    """The same for each partition: one that a target is slow with leaves room for others."""
+    """No further batch of a partition is sent to a target while this many bytes of it are not acknowledged."""
     queue_entries_max: int = 20_000
     """Entries of the main stream that wait for one target, of all partitions. Above it, those of a partition are
     dropped, and read from the log again when the target has caught up so far."""
     queue_bytes_max: int = 16 * 1024 * 1024
-    """The same bound in bytes."""
+    """Bytes of the main stream that wait for one target, with what `queue_entries_max` says."""
     recovery_bytes_max: int = 512 * 1024
     """No further read is begun for a target that catches up while this many bytes of the partition wait to be sent."""
     join_transactions: int = 1_000
@@ -47,12 +47,12 @@ class PlayerSettings:
     that. It is disconnected, and sent batches of half as many entries of that partition until it has applied one. One
     that goes on with what it was sent before is told as slow."""
     patience_s_max: float = 600.0
-    """What this time grows to at most: four times what the target took lately, and double each time that it ended."""
+    """What `progress_s_max` grows to: four times what the target took lately, and double each time that it ended."""
     retry_s_min: float = 0.05
     """Seconds of the first pause after a stream has ended, or a target has refused an entry; each failure doubles it.
     Without jitter: one player comes to each target."""
     retry_s_max: float = 10.0
-    """The longest of these pauses."""
+    """Seconds of the longest pause, to which `retry_s_min` doubles."""
     steady_s: float = 60.0
     """Seconds after which a stream makes the next pause the first again: longer than `progress_s_max`, as what hangs on
     each stream from the beginning is not steady."""
