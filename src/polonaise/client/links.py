@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
@@ -164,7 +164,7 @@ class Links:
             if kind == "stream":
                 await self._connect_stream(address)
             else:
-                self._bulk[address] = await self._connect_to(address, _refuse_unasked)
+                self._bulk[address] = await self._connect_to(address, refuse_unasked)
         except PolonaiseError as error:
             attempt.set_exception(error)
         else:
@@ -192,19 +192,34 @@ class Links:
     async def _connect_to(
         self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
     ) -> Connection:
-        hello = greeting.hello(ROLE_CLIENT, self._settings.name, cluster_key=self._cluster_key, node=self._client_id())
+        return await connect_to_server(
+            self._host, address, self._settings, on_message, on_closed,
+            cluster_key=self._cluster_key, node=self._client_id(),
+        )  # fmt: skip
 
-        def make() -> Connection:
-            return Connection(
-                self._host,
-                hello=hello,
-                peer_roles=(ROLE_SERVER,),
-                on_message=on_message,
-                on_closed=on_closed,
-                settings=self._settings.link,
-            )
 
-        return await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
+async def connect_to_server(
+    host: Host,
+    address: str,
+    settings: ClientSettings,
+    on_message: link.OnMessage,
+    on_closed: link.OnClosed | None = None,
+    **of_hello: Any,
+) -> Connection:
+    """Connect to a server as a client, whose hello has `of_hello` besides role and name. Raises as `link.connect`."""
+    hello = greeting.hello(ROLE_CLIENT, settings.name, **of_hello)
+
+    def make() -> Connection:
+        return Connection(
+            host,
+            hello=hello,
+            peer_roles=(ROLE_SERVER,),
+            on_message=on_message,
+            on_closed=on_closed,
+            settings=settings.link,
+        )
+
+    return await link.connect(host, address, make, deadline_s=settings.connect_s_max)
 
 
 def check_knows(connection: Connection, version: int, what: str) -> None:
@@ -217,7 +232,7 @@ def check_knows(connection: Connection, version: int, what: str) -> None:
         )
 
 
-def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
+def refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
     """Drop an answer that came after its request's deadline. Raises `ProtocolError` for another message."""
     if not request:
-        raise ProtocolError(f"a server sent {type(message).__name__} on a bulk connection, and not to answer a request")
+        raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
+from polonaise.client.links import connect_to_server, refuse_unasked
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
@@ -34,7 +35,6 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
-from polonaise.link.protocol import greeting
 from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.link.protocol.peertext import printable
 from polonaise.topics import ClusterTopics
@@ -42,8 +42,6 @@ from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,
-    ROLE_CLIENT,
-    ROLE_SERVER,
     AssignmentIs,
     ClusterIs,
     DescribeCluster,
@@ -313,22 +311,12 @@ class ServerDiscovery:
         return sorted([*listed, *learnt], key=self._failed.__contains__)  # stable: only the failed ones move
 
     async def _connect(self, address: str) -> Connection:
-        hello = greeting.hello(
-            # Names the oldest version that answers discovery requests. Otherwise an older server would refuse because
-            # of the missing cluster key, and the error would not say that the server is too old.
-            ROLE_CLIENT, self._settings.name, cluster_key=self._key, version_min=DISCOVERY_VERSION
+        connection = await connect_to_server(
+            self._host, address, self._settings, refuse_unasked, cluster_key=self._key,
+            # The oldest version that answers discovery requests. Otherwise an older server would refuse because of the
+            # missing cluster key, and the error would not say that the server is too old.
+            version_min=DISCOVERY_VERSION,
         )  # fmt: skip
-
-        def make() -> Connection:
-            return Connection(
-                self._host,
-                hello=hello,
-                peer_roles=(ROLE_SERVER,),
-                on_message=_refuse_unasked,
-                settings=self._settings.link,
-            )
-
-        connection = await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
         assert connection.peer is not None
         if self._key == ANY_CLUSTER:
             self._key = connection.peer.cluster_key
@@ -415,8 +403,3 @@ def _id_in(answer: UniqueIdIs) -> int:
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
     return _ToldAssignment(answer.version, answer.age_ms / 1000, printable(answer.trouble), parse_assignment(answer))
-
-
-def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    if not request:
-        raise ProtocolError(f"a server sent {type(message).__name__} without being asked")
