@@ -92,33 +92,13 @@ _MARIADB: Final[dict[int, Trouble]] = {
         (3, 1021, 1026, 1040, 1047, 1053, 1114, 1180, 1203, 1226, 1836, 1598, 1034, 1194, 1712),
         Trouble.AWAY,
     ),
-    **dict.fromkeys(
-        # packet too large, six errors of the network, error of the storage engine, out of memory (three ways), table
-        # of locks is full, cache of a transaction is full, query was interrupted, connection was killed,
-        # `max_statement_time`, `max_execution_time`, too large for the group of servers, idle for too long
-        (
-            1153,
-            1156,
-            1157,
-            1158,
-            1159,
-            1160,
-            1161,
-            1030,
-            1037,
-            1038,
-            1041,
-            1206,
-            1197,
-            1317,
-            1927,
-            1969,
-            3024,
-            3100,
-            4031,
-        ),
-        Trouble.DRIVEN,
-    ),
+    # packet too large, six errors of the network
+    **dict.fromkeys((1153, 1156, 1157, 1158, 1159, 1160, 1161), Trouble.DRIVEN),
+    # error of the storage engine, out of memory (three ways), table of locks is full, cache of a transaction is full
+    **dict.fromkeys((1030, 1037, 1038, 1041, 1206, 1197), Trouble.DRIVEN),
+    # query was interrupted, connection was killed, `max_statement_time`, `max_execution_time`, too large for the group
+    # of servers, idle for too long
+    **dict.fromkeys((1317, 1927, 1969, 3024, 3100, 4031), Trouble.DRIVEN),
     **dict.fromkeys((2002, 2003, 2005), Trouble.AWAY),  # the driver's own: nobody answers at this address
     1792: Trouble.READ_ONLY,
     0: Trouble.DRIVEN,  # the driver's own: its connection is closed
