@@ -44,13 +44,7 @@ class Producer:
         return self._producer.last_sequence
 
     def append(
-        self,
-        sequence: int,
-        data: Any,
-        *,
-        header: int = 0,
-        locks: Iterable[Lock] = (),
-        timeout: float | None = None,
+        self, sequence: int, data: Any, *, header: int = 0, locks: Iterable[Lock] = (), timeout: float | None = None
     ) -> TransactionId:
         """Append `data` under the number `sequence`, wait until it is committed, and return its transaction id.
 

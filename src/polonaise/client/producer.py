@@ -71,13 +71,7 @@ class Producer:
         self._under_way: dict[int, asyncio.Future[None]] = {}
 
     async def append(
-        self,
-        sequence: int,
-        data: Any,
-        *,
-        header: int = 0,
-        locks: Iterable[Lock] = (),
-        timeout: float | None = None,
+        self, sequence: int, data: Any, *, header: int = 0, locks: Iterable[Lock] = (), timeout: float | None = None
     ) -> TransactionId:
         """Append `data` under the number `sequence`, wait until it is committed, and return its transaction id.
 

@@ -131,11 +131,7 @@ class Delivery:
         machine, reading, ended = self.machine, self._reading, self.ended
         targets = targets_health(machine, reading.silent)
         partitions = {
-            str(partition): {
-                "current": main.current,
-                "stopped": main.stopped,
-                "trouble": reading.trouble(partition),
-            }
+            str(partition): {"current": main.current, "stopped": main.stopped, "trouble": reading.trouble(partition)}
             for partition, main in machine.partitions.items()
         }
         error = ended.exception() if ended.done() else None

@@ -37,11 +37,7 @@ class LinkEndpoint:
     tells_kept = True
 
     def __init__(
-        self,
-        host: Host,
-        address: str,
-        settings: LinkSettings | None = None,
-        release: Callable[[], None] | None = None,
+        self, host: Host, address: str, settings: LinkSettings | None = None, release: Callable[[], None] | None = None
     ) -> None:
         """`address` is `host:port` or `unix:/path`. `close` calls `release`, which lets go of the host."""
         self._host = host

@@ -79,9 +79,7 @@ class ServedTargets:
     """The targets that one server serves: one under every name, or several, each under its own."""
 
     def __init__(
-        self,
-        targets: DeliveryTarget | Mapping[TargetName, DeliveryTarget],
-        held_bytes_max: int = HELD_BYTES_MAX,
+        self, targets: DeliveryTarget | Mapping[TargetName, DeliveryTarget], held_bytes_max: int = HELD_BYTES_MAX
     ) -> None:
         """Raises `BadOption` for what is neither a target nor a mapping of names to targets."""
         self._only: ServedTarget | None = None

@@ -49,9 +49,7 @@ class ClaimedTables:
         self._tables = {_number_of(each.name): each for each in tables}
         self._keys = {} if keys is None else {_number_of_keys(keys.name): keys}
         self.table = transactional_table(
-            name,
-            Column("partition", Integer, primary_key=True, autoincrement=False),
-            schema=marks.table.schema,
+            name, Column("partition", Integer, primary_key=True, autoincrement=False), schema=marks.table.schema
         )
         self.there = False
         """Whether the table was there when it was prepared."""

@@ -362,11 +362,7 @@ class SqlView:
         return await self._worker_of(partition).do(own)
 
     def _done(
-        self,
-        writer: WriterConnection,
-        prepare: Callable[[WriterConnection], None],
-        work: Callable[..., T],
-        *args: Any,
+        self, writer: WriterConnection, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
     ) -> T:
         """Return the result of the work, for which `prepare` makes and checks the tables. An error that is no trouble
         of the database's may come of tables that are gone or others by now: what is wrong with them is raised in its

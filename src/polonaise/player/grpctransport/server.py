@@ -17,14 +17,7 @@ from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, place_of, server_options
 from polonaise.player.grpctransport.credentials import GrpcIdentity, check_player
 from polonaise.player.grpctransport.finishing import finished
-from polonaise.player.grpctransport.messages import (
-    METHOD,
-    SERVICE,
-    VERSION,
-    Greeting,
-    UnsentAnswers,
-    read_by_target,
-)
+from polonaise.player.grpctransport.messages import METHOD, SERVICE, VERSION, Greeting, UnsentAnswers, read_by_target
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
@@ -48,11 +41,7 @@ class GrpcServer:
     """Serves targets at an address: `start`, and in the end `close`. The targets stay the application's."""
 
     def __init__(
-        self,
-        targets: ServedTargets,
-        tls: TlsIdentity | None = None,
-        *,
-        keepalive_s: float = KEEPALIVE_S,
+        self, targets: ServedTargets, tls: TlsIdentity | None = None, *, keepalive_s: float = KEEPALIVE_S
     ) -> None:
         self.targets = targets
         self.on_fail: Callable[[BaseException], None] = _told_to_nobody

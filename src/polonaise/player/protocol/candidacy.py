@@ -6,14 +6,7 @@ import enum
 from math import inf
 from typing import Final
 
-from polonaise.errors import (
-    BadOption,
-    CertificateUnusable,
-    ExtraMissing,
-    PolonaiseError,
-    ProducerFenced,
-    Retry,
-)
+from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, PolonaiseError, ProducerFenced, Retry
 from polonaise.player.protocol.entries import Epoch
 
 _PAUSE_S_MIN: Final = 0.5
