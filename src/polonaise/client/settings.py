@@ -14,9 +14,11 @@ PATIENCES: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The bounds and deadlines of a client, in bytes, counts and seconds. ::
+    """The bounds and deadlines of a client, in bytes, counts and seconds.
 
-    polonaise.connect(address, settings=ClientSettings(name="billing", answer_s_max=5))
+    ::
+
+        polonaise.connect(address, settings=ClientSettings(name="billing", answer_s_max=5))
     """
 
     name: str = "client"
