@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.client.protocol.sharing import NextMove, next_move
+from polonaise.client.protocol.groupleases import NextMove, next_move
 
 
 def test_one_member_wants_all_and_two_share() -> None:

@@ -17,11 +17,11 @@ from polonaise.client.protocol.groupleases import (
     checked_group_name,
     lease_prefix,
     member_lease,
+    next_move,
     partition_lease,
     told_groups,
     total_lag,
 )
-from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log, watch_view
 from polonaise.client.waiting import check_loop, end, forked, is_inherited, own_loop

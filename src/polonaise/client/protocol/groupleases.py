@@ -1,12 +1,12 @@
-"""The leases of groups of workers: how they are called, and what their notes tell of members and partitions."""
+"""The leases of groups of workers: their names, what their notes tell, and how members share partitions by them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from polonaise.client.protocol.arguments import wrong
 from polonaise.terms import PartitionId
@@ -96,3 +96,39 @@ def told_groups(leases: Iterable[ListedLease]) -> dict[str, ToldGroup]:
         among = group.members if kind == _MEMBER else group.workers
         among[int(number)] = ToldWorker(lease.holder, lease.note)
     return dict(sorted(groups.items()))
+
+
+class NextMove(NamedTuple):
+    """The next step of one member towards its share."""
+
+    wanted: tuple[PartitionId, ...]
+    """Partitions that nobody has and this member asks for."""
+    surplus: tuple[PartitionId, ...]
+    """Partitions that it gives up."""
+
+
+def next_move(partitions: int, members: Collection[int], held: Mapping[PartitionId, int], me: int) -> NextMove:
+    """Return the next step of the member `me`, given who has which of so many partitions.
+
+    Each member decides for itself, from a list of leases. Lists of different moments do no harm: a lease keeps each
+    partition with one member, and the decisions only have to come to rest. Shares differ by one at most; the members
+    that have the most get the larger ones, so that few partitions change hands.
+    """
+    counts = dict.fromkeys(sorted({*members, me}), 0)
+    for holder in held.values():
+        if holder in counts:
+            counts[holder] += 1
+    least, larger = divmod(partitions, len(counts))
+    by_count = sorted(counts, key=lambda member: (-counts[member], member))
+    shares = {member: least + (place < larger) for place, member in enumerate(by_count)}
+    mine = sorted(partition for partition, holder in held.items() if holder == me)
+    if len(mine) >= shares[me]:
+        return NextMove((), tuple(mine[shares[me] :]))
+    # Free partitions are dealt out in the order of members, so that no two ask for the same one.
+    free = [partition for partition in range(partitions) if partition not in held]
+    for member, count in counts.items():
+        lacking = max(0, shares[member] - count)
+        if member == me:
+            return NextMove(tuple(free[:lacking]), ())
+        free = free[lacking:]
+    raise AssertionError("a member is among the members")
