@@ -54,6 +54,9 @@ _ONE_PIECE_BYTES: Final = 4_096
 _MEASURED: Final = frozenset({ROLE_SERVER, ROLE_STORAGE})
 """On the way to these peers, nodes of the cluster, losses are measured."""
 
+_PING: Final = Ping().frame()
+_PONG: Final = Pong().frame()
+
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself:
 greetings, heartbeats, answers to requests that still wait, and a `Refused` about the connection.
@@ -396,7 +399,7 @@ class Connection(asyncio.Protocol):
             return
         kind = type(message)
         if kind is Ping:
-            self.send(Pong())
+            self.send_frame(_PONG)
             return
         if kind is Pong:
             return
@@ -484,7 +487,7 @@ class Connection(asyncio.Protocol):
         if self.peer_role in _MEASURED and (counts := segment_counts(self._transport)) is not None:
             self.losses.seen(now, counts.sent, counts.resent)
         if not self._ask_time(now) and self.peer is not None and self._outbox.ping_due(now, self._inbox.heard_s):
-            self.send(Ping())
+            self.send_frame(_PING)
         self._schedule_beat()
 
     def _ask_time(self, now: float) -> bool:
