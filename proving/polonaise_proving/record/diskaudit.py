@@ -64,10 +64,14 @@ def _segments(disk: AuditedDisk, directory: str, partition: PartitionId) -> list
     ]
 
 
-def copies_of_promises(control: bytes, partition: PartitionId) -> list[PromiseSector | None]:
+def copies_of_promises(control: bytes | bytearray, partition: PartitionId) -> list[PromiseSector | None]:
     """Return the two copies of a partition's promises in a control file; None for one that can't be read."""
     start = offset_of(partition)
-    return [PromiseSector.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
+    return [_sector(bytes(control[at : at + SECTOR_BYTES]), partition) for at in (start, start + SECTOR_BYTES)]
+
+
+_sector = lru_cache(maxsize=256)(PromiseSector.decode)
+"""Most looks find the sectors that the one before has found."""
 
 
 def promised_by(disk: AuditedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
@@ -78,7 +82,7 @@ def promised_by(disk: AuditedDisk, directory: str, partition: PartitionId) -> Pr
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
         return None
-    copies = copies_of_promises(bytes(disk.file(path).durable), partition)
+    copies = copies_of_promises(disk.file(path).durable, partition)
     return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
 
 
@@ -94,20 +98,31 @@ def read_replica(name: str, disk: AuditedDisk, directory: str, partition: Partit
     for path, first in _segments(disk, directory, partition):
         # The file of a trimmed segment may still be there: a crash came between the trim mark and the removal.
         if first >= replica.first:
-            try:
-                _read_segment(bytes(disk.file(path).durable), replica)
-            except (SegmentDamaged, BatchDamaged) as error:
-                replica.bad = f"{path}: {error}"
+            batches, bad = _read_segment(bytes(disk.file(path).durable))
+            replica.batches += batches
+            if bad:
+                replica.bad = f"{path}: {bad}"
     return replica
 
 
-def _read_segment(raw: bytes, replica: DiskReplica) -> None:
+@lru_cache(maxsize=256)  # the observer reads replicas again and again, mostly with segments that have not changed
+def _read_segment(raw: bytes) -> tuple[list[Batch], str]:
+    """Return the segment's batches up to bad bytes, if it has any, and what is wrong with these."""
+    batches: list[Batch] = []
+    try:
+        _read_batches(raw, batches)
+    except (SegmentDamaged, BatchDamaged) as error:
+        return batches, str(error)
+    return batches, ""
+
+
+def _read_batches(raw: bytes, batches: list[Batch]) -> None:
     header = SegmentHeader.decode(raw)
     view, offset = memoryview(raw), header.data_start
     stop = offset + len(raw[offset:].rstrip(b"\0"))  # zeros are space that is set aside
     while offset < stop:
         batch = open_batch(view, offset, offset=offset, seed=header.seed)
-        replica.batches.append(batch)
+        batches.append(batch)
         offset += FRAME_BYTES + batch.length
     # The preamble comes last, for the batches do not rest on it. As long as there is no batch, nobody was promised
     # anything about this file, so it may be torn.

@@ -456,13 +456,13 @@ class Cluster:
     def _written(self, key: str, before: bytes, after: bytes) -> None:
         if self.partition_checks and key.startswith("partition-"):
             partition = int(key.removeprefix("partition-"))
-            old, new = PartitionValue.decode(before), PartitionValue.decode(after)
+            old, new = _decoded(before), _decoded(after)
             for check in self.partition_checks:
                 check(partition, old, new)
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
-        return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+        return _decoded(self.service.snapshot()[partition_key(partition)].contents)
 
     def is_open(self, partition: PartitionId) -> bool:
         """Whether a running server has the partition's latest session at the coordinator."""
@@ -509,6 +509,10 @@ class Cluster:
         server = await Server.start(host, self.coordinator(node, host), settings, self.open_history)
         self.owners[node.name] = server
         await until_stopped(host, server)
+
+
+_decoded = functools.lru_cache(maxsize=64)(PartitionValue.decode)
+"""Checks look at the values many times a second, and they seldom change."""
 
 
 class Closable(Protocol):

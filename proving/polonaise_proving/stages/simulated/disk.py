@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
 from polonaise_proving.record.trace import Event
@@ -28,6 +29,8 @@ class SimulatedDisk:
         """The number of power losses so far: a sync that began before one does not end after it."""
         self._faults = environment.faults
         self._root = DirectoryImage()
+        self._all_files: dict[str, FileImage] | None = None
+        """All files by path, sorted; None after a change of names, until they are asked for: checks ask often."""
         self._unsynced_names: list[NameChange] = []
         # By kind of call: how many of the next ones fail; -1 for all until it is set to 0.
         self._failures = {"sync": 0, "append": 0, "read": 0, "write": 0}
@@ -80,13 +83,13 @@ class SimulatedDisk:
 
     def paths(self) -> list[str]:
         """Return the paths of all files that a process would see now, sorted."""
-        return list(self._root.files())
+        return list(self._files())
 
     def contents(self, path: str) -> bytes:
         return bytes(self.file(path).cache)
 
     def used_bytes(self) -> int:
-        return sum(len(file.cache) for file in self._root.files().values())
+        return sum(len(file.cache) for file in self._files().values())
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Flip one bit of a file, on the disk and in the cache."""
@@ -142,13 +145,18 @@ class SimulatedDisk:
             raise RuntimeError("a disk can be replaced only while no process runs on it")
         before = self.files()
         self.trace.add(Event.DAMAGE, self.subject, -1)
-        self._root = root
+        self._root, self._all_files = root, None
         self._unsynced_names.clear()
         return before
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of all files by path, as a process would read them now."""
-        return {path: bytes(file.cache) for path, file in self._root.files().items()}
+        return {path: bytes(file.cache) for path, file in self._files().items()}
+
+    def _files(self) -> dict[str, FileImage]:
+        if self._all_files is None:
+            self._all_files = self._root.files()
+        return self._all_files
 
     # -------------------------------------------------------------- names
 
@@ -177,7 +185,7 @@ class SimulatedDisk:
         return node
 
     def parent(self, path: str) -> tuple[DirectoryImage, str]:
-        *parents, name = parts_of(path) or [""]
+        *parents, name = parts_of(path) or ("",)
         return self.directory("/".join(parents)), name
 
     def create(self, path: str) -> FileImage:
@@ -198,6 +206,7 @@ class SimulatedDisk:
 
     def change_names(self, *steps: tuple[DirectoryImage, str, Node | None]) -> None:
         self._unsynced_names.append(NameChange(*steps))
+        self._all_files = None
         for _, name, node in steps:
             self.trace.add(Event.NAME, self.subject, int(node is not None), name.encode())
 
@@ -286,8 +295,10 @@ class SimulatedDisk:
             if not keep and change.lost():
                 self._faults.count("lost_directory_entry")
         self._root.lose_power(self.random, self._faults)
+        self._all_files = None
 
 
-def parts_of(path: str) -> list[str]:
+@lru_cache(maxsize=1024)  # every call to a disk asks
+def parts_of(path: str) -> tuple[str, ...]:
     """Return the names in a path. Every path starts at the root of the disk, with or without a slash."""
-    return [part for part in path.split("/") if part not in ("", ".")]
+    return tuple(part for part in path.split("/") if part not in ("", "."))

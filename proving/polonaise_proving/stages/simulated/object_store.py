@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from polonaise.errors import NotFound, StoreUnavailable
@@ -153,4 +154,8 @@ class SimulatedStore:
     def fragments(self) -> dict[FragmentName, bytes]:
         """Return every fragment as it was written: what an operator with copies could still read."""
         written = {**self._objects, **self._sound}
-        return {name: raw for path, raw in sorted(written.items()) if (name := FragmentName.parse(path)) is not None}
+        return {name: raw for path, raw in sorted(written.items()) if (name := _fragment_at(path)) is not None}
+
+
+_fragment_at = lru_cache(maxsize=1024)(FragmentName.parse)
+"""Checks look at all fragments many times a second."""

@@ -273,9 +273,11 @@ class SimulatedTransport(asyncio.Transport):
         self._pause_writer_if_full()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"bytes-like object expected, not {type(data).__name__}")
-        self._write(bytes(data))
+        if type(data) is not bytes:
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise TypeError(f"bytes-like object expected, not {type(data).__name__}")
+            data = bytes(data)
+        self._write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self._write(b"".join(list_of_data))
