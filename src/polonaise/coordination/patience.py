@@ -29,14 +29,11 @@ class AnswerPatience:
     def answered(self, took_s: float) -> None:
         self._spread_s += _SPREAD_GAIN * (abs(took_s - self._mean_s) - self._spread_s)
         self._mean_s += _GAIN * (took_s - self._mean_s)
-        self.seconds = self._bounded(self._mean_s + _SPREADS * self._spread_s)
+        self.seconds = min(max(self._mean_s + _SPREADS * self._spread_s, self._least_s), self._most_s)
 
     def gave_up(self) -> None:
         """Note that no answer came within `seconds`: it would have taken longer, nobody knows how long."""
         self.answered(2 * self.seconds)
-
-    def _bounded(self, seconds: float) -> float:
-        return min(max(seconds, self._least_s), self._most_s)
 
 
 class _Silence(NamedTuple):

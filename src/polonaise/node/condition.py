@@ -149,8 +149,8 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
 
 def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     """Return what `server_troubles` returns, each with its kind."""
-    not_owning = health.get("not_owning", "")
-    found = [(Reason.COORDINATOR, not_owning)] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    without = (why := health.get("coordinator", "")) and f"the server goes on without its coordinator: {why}"
+    found = [(Reason.COORDINATOR, health.get("not_owning", "") or without)]
     found += _given_up(health.get("given_up_why", dict.fromkeys(health.get("given_up", ()), "")))
     found += [(Reason.COORDINATOR_SERVER, line) for line in health.get("coordinator_servers", ())]
     found.append((Reason.NAMESAKE, health.get("namesake", "")))
@@ -226,10 +226,6 @@ def _given_up(whys: Mapping[PartitionId | str, str]) -> list[Trouble]:
 def given_up_words(partitions: Sequence[PartitionId | str]) -> str:
     named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
     return f"partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up"
-
-
-def _without_coordinator(why: str) -> list[Trouble]:
-    return [(Reason.COORDINATOR, f"the server goes on without its coordinator: {why}")] if why else []
 
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
@@ -324,8 +320,8 @@ def condition_of(
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
         _change_in(health), lacking_copies(answer, health), without_spare(health),
-        tuple(health.get("stops_without", ())), _clocks_in(answer), _times_in(health),
-        tuple(members or ()),
+        tuple(health.get("stops_without", ())), _clocks_in(answer),
+        stand_still(health.get("times_stand_still_until_us")), tuple(members or ()),
         _store_away(answer),
         answer.get("fragments_missing", {}).get(str(partition), ""),
         answer.get("fragments_failed", {}).get(str(partition), ""),
@@ -378,11 +374,6 @@ def _any_of(noun: str, names: Sequence[str]) -> str:
     return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
 
 
-def _times_in(health: Mapping[str, Any]) -> str:
-    still_us = health.get("times_stand_still_until_us")
-    return "" if still_us is None else stand_still(still_us)
-
-
 def _clocks_in(answer: Mapping[str, Any]) -> str:
     own = client_clock_trouble(answer.get("client", {}).get("clock_ahead_s"))
     return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), own) if each)
@@ -395,8 +386,10 @@ def client_clock_trouble(ahead_s: float | None) -> str:
     return f"the clock of this machine is {clock_words(ahead_s)} that of its server: set it right (NTP), or that one"
 
 
-def stand_still(until_us: int) -> str:
-    """Return in words that the commit times of a partition stand still until this time, in microseconds UTC."""
+def stand_still(until_us: int | None) -> str:
+    """Return in words that the commit times of a partition stand still until this time, in microseconds UTC, if so."""
+    if until_us is None:
+        return ""
     until = datetime.fromtimestamp(until_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
     return (
         f"commit times stand still at {until}, because a batch was committed by a clock that was ahead: later "

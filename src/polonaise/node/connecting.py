@@ -31,9 +31,8 @@ from polonaise.errors import (
     Retry,
     fresh,
 )
-from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
-from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
+from polonaise.host.tls import TlsFiles, tls_identity
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
 from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted_address
@@ -225,7 +224,10 @@ async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None)
     pid, host = os.getpid(), ApplicationHost(identity)
     discovery: Discovery | None = None
     try:
-        discovery = _discovery_at(host, address, settings, identity)
+        if address.partition(":")[0] == SERVERS:
+            discovery = ServerDiscovery(host, servers_at(address), settings)
+        else:
+            discovery = coordinator_at(host, address, identity)
         yield LogLocation(host, discovery, settings)
     finally:
         if os.getpid() == pid:  # in a forked child, which ends, they are its parent's
@@ -234,9 +236,3 @@ async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None)
                     await discovery.close()
             finally:
                 host.close()
-
-
-def _discovery_at(host: Host, address: str, settings: ClientSettings, tls: TlsIdentity | None) -> Discovery:
-    if address.partition(":")[0] == SERVERS:
-        return ServerDiscovery(host, servers_at(address), settings)
-    return coordinator_at(host, address, tls)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from polonaise.coordination.values import Assignment, Registration, Versioned
@@ -25,7 +26,7 @@ from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
 from polonaise.server.unservable import UnservablePartitions
-from polonaise.terms import PartitionId, ServerId
+from polonaise.terms import ServerId
 
 _log = logging.getLogger(__name__)
 _ASSIGNMENT: Final = "the assignment can't be read"
@@ -127,10 +128,7 @@ class AssignmentFollowing:
         return written
 
     def follow(self, assignment: Assignment) -> None:
-        self._owned.follow(assignment, self._serve)
-
-    def _serve(self, partition: PartitionId, generation: int) -> ServedPartition:
-        return ServedPartition(self._shared, partition, generation)
+        self._owned.follow(assignment, partial(ServedPartition, self._shared))
 
     @property
     def _fields(self) -> dict[str, int]:

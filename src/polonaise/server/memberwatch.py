@@ -69,18 +69,15 @@ class MemberWatch:
                 answers.append(await self._look(served))
                 if served.members_change:
                     self.hurry()
-                await asyncio.sleep(self._pause_s)
+                hurried = self._clock.monotonic_s() < self._hurried_until_s
+                settings = self._settings
+                await asyncio.sleep(1 / (settings.members_hurry_per_s if hurried else settings.members_looks_per_s))
         # Partitions without a session are not read: they tell nothing about the coordinator.
         read = [answer for answer in answers if answer is not None]
         if read and all(read):
             self._trouble.succeeded(_MEMBERS)
         elif not self._partitions:
             self._trouble.not_needed(_MEMBERS)
-
-    @property
-    def _pause_s(self) -> float:
-        hurried = self._clock.monotonic_s() < self._hurried_until_s
-        return 1 / (self._settings.members_hurry_per_s if hurried else self._settings.members_looks_per_s)
 
     async def _look(self, served: ServedPartition) -> bool | None:
         """Look at one partition; return whether it could be read, or None if it was not tried."""

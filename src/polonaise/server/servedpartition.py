@@ -355,7 +355,7 @@ class ServedPartition:
         try:
             self._carry_out(self.owner.turn(self._now))
         except InvariantViolated as error:
-            self._host.fail(error)
+            self._host.fail(error)  # a callback of the loop: nobody else would
             raise
 
     async def _wait_for_room(self, mount: ClientMount) -> None:

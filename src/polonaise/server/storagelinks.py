@@ -276,7 +276,7 @@ class StorageLink:
         if connection is self.session:
             self.session = None
             self.last_error = error
-            for listener in list(self._listeners.values()):
+            for listener in list(self._listeners.values()):  # one may leave when it is told
                 listener.on_replica_failed(self.name, connection, error)
         self._changed.set()
 

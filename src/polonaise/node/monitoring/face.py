@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
@@ -246,11 +245,11 @@ class HttpFace:
 
 
 async def _json(status: int, document: Mapping[str, Any]) -> HttpAnswer:
-    return HttpAnswer(status, _JSON, await asyncio.to_thread(partial(_encode, document)))
+    def encoded() -> bytes:
+        return (json.dumps(_without_secrets(document), ensure_ascii=False, indent=1) + "\n").encode()
 
-
-def _encode(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_without_secrets(document), ensure_ascii=False, indent=1) + "\n").encode()
+    # In a thread: with thousands of partitions it is large.
+    return HttpAnswer(status, _JSON, await asyncio.to_thread(encoded))
 
 
 def _without_secrets(value: Any) -> Any:
