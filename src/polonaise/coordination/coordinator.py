@@ -150,7 +150,7 @@ class Coordinator:
 
     @property
     def has_servers(self) -> bool:
-        """As in `Backend`."""
+        """Whether the coordinator consists of servers that can fail one by one, as `servers` tells."""
         return self._backend.has_servers
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:

@@ -185,9 +185,9 @@ class Lack:
     """What values and promises tell of and a description lacks; false if that is nothing."""
 
     nodes: Mapping[StorageId, PartitionId] = field(default_factory=dict)
-    """Storage nodes with a copy, each with the first such partition."""
+    """The storage nodes with a copy that it lacks, each with the first such partition."""
     partitions: Sequence[PartitionId] = ()
-    """In use."""
+    """The partitions that are in use and that it lacks."""
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.partitions)

@@ -46,9 +46,9 @@ class Requirement:
     version: int
     """The number of the newest demand that it rests on."""
     copies: int = 0
-    """As in `Demand`."""
+    """The least number of replicas that have synced a batch before it is committed."""
     zones: int = 0
-    """Likewise."""
+    """The least number of zones that these replicas are in."""
     zone_of: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of storage nodes; a node without one counts for none."""
 

@@ -63,7 +63,7 @@ class SeenValues:
 
     @property
     def proved(self) -> dict[str, SessionId]:
-        """As `_proved`, a copy."""
+        """By the value's key a session that a partition's replicas know, and the coordinator did not."""
         return dict(self._proved)
 
     def prove_older(self, key: str, session: SessionId) -> None:

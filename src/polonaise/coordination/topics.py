@@ -44,7 +44,7 @@ class TopicPartitions(NamedTuple):
     total: int
     """The number of partitions of the whole cluster: ids are 0 to `total - 1`."""
     ids: tuple[PartitionId, ...]
-    """By number."""
+    """The id of each partition of the topic, by its number."""
     name: str = ""
     """Empty for the log's own partitions, which are in no topic: their numbers are their ids."""
 

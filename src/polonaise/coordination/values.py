@@ -236,7 +236,7 @@ class Assignment(CoordinatorValue):
 
     @property
     def owned(self) -> dict[PartitionId, Owner]:
-        """Without `NOBODY`."""
+        """The owner of each partition that a server owns: without `NOBODY`."""
         return {partition: owner for partition, owner in self.owners.items() if owner.server != NOBODY}
 
     def encode(self) -> bytes:

@@ -324,7 +324,7 @@ class ZooKeeperSession:
 
     @property
     def speaks(self) -> bool:
-        """As in `_Connections`."""
+        """Whether the server that was tried last says how it is, though it does not go on with the session."""
         return self._connections.speaks
 
     def number(self) -> int:

@@ -83,7 +83,7 @@ class DirectoryLock(Protocol):
 
 
 class DiskSpace(NamedTuple):
-    """In bytes."""
+    """The room on a disk, in bytes."""
 
     free_bytes: int
     """What this process may still write."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from polonaise.redaction import redacted
 
 ROLE_URI: Final = "urn:polonaise:"
-"""Before a role's word."""
+"""The beginning of a role's URI; the role's word follows."""
 CLIENT: Final = "client"
 SERVER: Final = "server"
 STORAGE: Final = "storage"
@@ -29,9 +29,9 @@ class VouchedFor(NamedTuple):
     name: str
     """The common name, or else the first alternative name. Short, printable."""
     roles: frozenset[str]
-    """Of `ROLE_WORDS`."""
+    """The roles that the certificate vouches for, of `ROLE_WORDS`."""
     expires_s: float
-    """In seconds since 1970; `inf` if it does not say."""
+    """When it expires, in seconds since 1970; `inf` if it does not say."""
 
     @property
     def may_be(self) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken
 
 OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
-"""For messages."""
+"""The options that name a process's TLS files, for messages."""
 
 # Numbers of OpenSSL's x509_vfy.h, which Python passes on without names.
 NOT_YET_VALID: Final = 9

@@ -49,18 +49,18 @@ class TlsNetwork(RealNetwork):
 
     @property
     def trouble(self) -> str:
-        """For `network_trouble`."""
+        """What is wrong with the TLS files or soon will be (`network_trouble`)."""
         return self._identity.warning()
 
     @property
     def expires_s(self) -> float:
-        """For `certificate_expires_s`."""
+        """When the certificate in use expires, in seconds since 1970 (`certificate_expires_s`)."""
         self._identity.accepting()  # reads files that have changed
         return self._identity.own.expires_s
 
     @property
     def plain(self) -> Network:
-        """For `plain_network`."""
+        """The same network without TLS (`plain_network`)."""
         return RealNetwork()
 
     def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:

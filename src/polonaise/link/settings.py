@@ -9,7 +9,7 @@ from polonaise.wire.frame import FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """In bytes and seconds."""
+    """The bounds and deadlines of a connection, in bytes and seconds."""
 
     heartbeat_s: float = 1.0
     """The interval of checks, and of pings while nothing is sent or heard."""

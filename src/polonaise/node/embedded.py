@@ -89,11 +89,11 @@ class EmbeddedAddress(NamedTuple):
     """The parts of an address `embedded:PATH?…`."""
 
     directory: str
-    """An absolute path."""
+    """The directory, as an absolute path."""
     storage: int | None = None
     """The number of storage directories; None for what the existing log has, or 1."""
     partitions: int | None = None
-    """Likewise of partitions."""
+    """The number of partitions; None for what the existing log has, or 1."""
     may_host: bool = True
     """False if this process may only attach to the log."""
     fragments: str | None = None

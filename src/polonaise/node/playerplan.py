@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 LEASE_S: Final = (1.0, 60.0)
-"""Bounds."""
+"""The bounds of `PlayerPlan.lease_s`."""
 
 
 @redacted_repr
@@ -61,12 +61,12 @@ class PlayerPlan:
 
     name: str
     log: str
-    """With its topic."""
+    """The address of the log, with its topic."""
     route: str
-    """An import path."""
+    """The import path of the route function."""
     targets: Mapping[TargetName, TargetPlan]
     partitions: tuple[PartitionId, ...] | None = None
-    """None for all."""
+    """The partitions to deliver; None for all."""
     python_path: tuple[str, ...] = (".",)
     retired: tuple[TargetName, ...] = ()
     settings: PlayerSettings = field(default_factory=PlayerSettings)

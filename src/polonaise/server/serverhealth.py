@@ -101,14 +101,14 @@ class OwnHealth(NamedTuple):
     fragments_failed: Mapping[str, str]
     """By partition why a read of the fragments failed by a mistake of ours."""
     required: str
-    """Beside a quorum."""
+    """What commits need beside a quorum."""
     topics_required: Mapping[str, str]
     fragments_scrub: Mapping[str, Any] | None
     """`FragmentScrubbing.health`; None without a store."""
     copies: Mapping[str, Any]
     """`CopyTurns.health`."""
     replication_factor: int
-    """0 before it is known."""
+    """How many copies each partition is to have; 0 before it is known."""
     storage: Mapping[StorageId, Mapping[str, Any]]
 
 

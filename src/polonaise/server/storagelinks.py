@@ -103,7 +103,7 @@ class StorageLink:
         self.last_error: PolonaiseError | None = None
         """What last broke the session connection or kept it from being made; None once one is made."""
         self.bulk_error: PolonaiseError | None = None
-        """Likewise."""
+        """What last broke the bulk connection or kept it from being made; None once one is made."""
 
     @property
     def address(self) -> str:

@@ -33,7 +33,7 @@ CHANGE: Final = 16
 """From here on operations are changes: `CHANGE + ChangeKind`."""
 
 OPERATIONS_MAX: Final = 65_536
-"""In one frame: each becomes an object many times as large as its bytes on the wire."""
+"""The most operations in one frame: each becomes an object many times as large as its bytes on the wire."""
 
 _FRAME_BYTES: Final = 1_024
 """About how much memory an append frame takes beside its columns and bodies."""
@@ -52,7 +52,7 @@ class Operation(NamedTuple):
     """One expectation or change that belongs to an append."""
 
     position: int
-    """Of its transaction in the frame, from 0."""
+    """The place of its transaction in the frame, from 0."""
     kind: int
     """An `ExpectationKind`, or `CHANGE` plus a `ChangeKind`."""
     key: bytes
@@ -67,7 +67,7 @@ class FailedAppend(NamedTuple):
 
     sequence: int
     value: int
-    """Goes with `reason` (`FailureReason` says which number)."""
+    """The number that goes with `reason` (`FailureReason` says which)."""
     reason: FailureReason
 
 

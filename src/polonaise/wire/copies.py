@@ -11,7 +11,7 @@ from polonaise.wire.codec import I64, U8, Message, message
 COPIES_VERSION: Final = 3
 """The first version of the protocol in which servers know what one append needs."""
 NEEDED_MAX: Final = 255
-"""They are sent in a byte each."""
+"""The most copies or zones that an append can need, as they are sent in a byte each."""
 _NEEDS: Final = struct.Struct("<BB")
 
 
@@ -27,9 +27,9 @@ class Needs(NamedTuple):
     """What one append needs before it counts as a success, beside its commit."""
 
     copies: int
-    """The least number of engaged replicas that must have synced it."""
+    """The least number of engaged replicas that must have synced the append."""
     zones: int
-    """The least number of zones that these are in."""
+    """The least number of zones in which engaged replicas must have synced the append."""
 
     def encode(self) -> bytes:
         """Return the value of an expectation of `ExpectationKind.COPIES`."""

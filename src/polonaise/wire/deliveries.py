@@ -39,10 +39,10 @@ class OpenDelivery(Message):
     epoch: I64
     term: I64
     log_key: Key
-    """That of the cluster, or of a topic."""
+    """The key of the log that the entries are of: that of the cluster, or of a topic."""
     player: Text
     target: Text
-    """As the player knows it, and as the server of several targets finds it."""
+    """The name by which the player knows the target, and by which the server of several targets finds it."""
 
 
 @message(129)

@@ -14,7 +14,7 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.messages import Bodies, Fetch
 
 FETCH_MAX: Final = 4_096
-"""In one request. Clients divide what they want, and servers refuse more."""
+"""The most bodies that one request may ask for. Clients divide what they want, and servers refuse more."""
 
 
 def encode_fetch(ids: Sequence[int]) -> Fetch:

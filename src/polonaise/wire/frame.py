@@ -37,11 +37,11 @@ class Frame(NamedTuple):
     """A frame that has arrived whole, its checksum verified."""
 
     type: int
-    """Of the message."""
+    """The number of the message type."""
     request: int
-    """0 for none."""
+    """The request number; 0 for none."""
     partition: int
-    """NO_PARTITION for none."""
+    """The partition that the message is about; NO_PARTITION for none."""
     head: memoryview
     payload: memoryview
     """With checksums of its own."""

@@ -21,7 +21,7 @@ DURATION_MS_MAX: Final = 60_000
 NAME_BYTES_MAX: Final = 255
 NOTE_BYTES_MAX: Final = 1_024
 ASKED_MAX: Final = 1_024
-"""Names in one request."""
+"""The most names in one request."""
 
 
 class LeaseAnswer(enum.IntEnum):
@@ -49,7 +49,7 @@ class HoldLeases(Message):
     lists: U8
     """1 to have the leases listed whose names begin with `prefix`; else 0."""
     asked: Blob
-    """As `encode_asked` has them."""
+    """The leases that are asked for, as `encode_asked` has them."""
     prefix: Text
 
 
@@ -58,9 +58,9 @@ class LeasesAre(Message):
     """The answer to `HoldLeases`, by an owner that was the partition's when the request arrived."""
 
     answered: Blob
-    """For each name that was asked for, in that order, as `encode_answered` has them."""
+    """The answer for each name that was asked for, in that order, as `encode_answered` has them."""
     listed: Blob
-    """If they were to be listed, by any holder, as `encode_listed` has them."""
+    """The leases that are held, by any holder, if they were to be listed, as `encode_listed` has them."""
 
 
 @message(47)
@@ -69,7 +69,7 @@ class ReleaseLeases(Message):
 
     holder: I64
     names: Blob
-    """As `encode_names` has them."""
+    """The names, as `encode_names` has them."""
 
 
 @message(48)
@@ -77,7 +77,7 @@ class LeasesReleased(Message):
     """The answer to `ReleaseLeases`."""
 
     count: U32
-    """Of the leases that the holder had."""
+    """How many of the leases the holder had."""
 
 
 class AskedLease(NamedTuple):
@@ -96,7 +96,7 @@ class AnsweredLease(NamedTuple):
     """When HELD, the duration. When TAKEN, TOO_EARLY or OTHER_DURATION, after how long it is worth asking again, unless
     the lease is released before."""
     holder: int
-    """0 if there is none."""
+    """The present holder; 0 if there is none."""
 
 
 class ListedLease(NamedTuple):

@@ -92,7 +92,7 @@ class TimeIs(Message):
     """The answer to `AskTime`, at once."""
 
     wall_us: I64
-    """In microseconds UTC."""
+    """The wall clock of the side that answers, in microseconds UTC."""
 
 
 # ------------------------------------------------------------------ client → server and back
@@ -103,9 +103,9 @@ class Mount(Message):
     """Starts the feed of a partition after the client high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
-    """Rises with each connection of this client; one below that of its present mount is refused."""
+    """A number that rises with each connection of this client; one below that of its present mount is refused."""
     generation_known: I32
-    """The largest that the client has seen; an owner of an older one refuses the mount."""
+    """The largest generation that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
     """The last id that the client has applied, or was fed."""
     form: U8
@@ -180,7 +180,7 @@ class Credit(Message):
     """Lets the server send more bytes of a partition's feed. Has no answer."""
 
     bytes: I64
-    """To be added."""
+    """The bytes that are added to the credit."""
 
 
 @message(17)
@@ -218,9 +218,9 @@ class Read(Message):
 
     A part whose `first` lies within a batch may be answered with none: ask again from behind that batch."""
     wait_ms: U32
-    """The longest wait if there is nothing to send yet."""
+    """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
     with_data: U8
-    """0 for batches without their bodies."""
+    """1 for whole batches, 0 for batches without their bodies."""
     after_time_us: I64
     """Begin with the first batch of this commit time (µs UTC) or later; 0 for any time."""
     part_last: I64 = WHOLE
@@ -232,7 +232,7 @@ class Batches(Message):
     """The answer to `Read` and `ReadBatches`: batches one after the other, or none."""
 
     committed: I64
-    """In the answer to a `ReadBatches`, the `last` of that request."""
+    """The committed high-water mark; in the answer to a `ReadBatches`, the `last` of that request."""
     payload: Payload = payload()
 
 
@@ -263,7 +263,7 @@ class RegisterIs(Message):
     """The answer to `GetRegister`."""
 
     present: U8
-    """0 if the register does not exist."""
+    """1 if the register exists, else 0."""
     high_water_mark: I64
     value: Blob
 
@@ -300,7 +300,7 @@ class LogTrimmed(Message):
     first: I64
     """The id from which every replica of the session holds the log."""
     done: U8
-    """0 to ask again."""
+    """1 if nothing is left to be dropped below the id that was named; 0 to ask again."""
 
 
 @message(31)
@@ -318,9 +318,9 @@ class RegistersListed(Message):
 
     high_water_mark: I64
     more: U8
-    """1 if there are more to be asked for."""
+    """1 if there are more registers behind these, to be asked for; else 0."""
     snapshot: Blob
-    """In the encoding of `log.registers`."""
+    """The registers, in the encoding of `log.registers`."""
 
 
 @message(33)
@@ -337,7 +337,7 @@ class ClusterIs(Message):
     """The answer to `DescribeCluster`."""
 
     partitions: U32
-    """The log's own, in no topic."""
+    """The number of the log's own partitions, those in no topic."""
 
 
 @message(35)
@@ -360,9 +360,9 @@ class GetAssignment(Message):
     """
 
     version_known: I64
-    """-1 for none."""
+    """The version of the assignment that the client knows; -1 for none."""
     wait_ms: U32
-    """The longest that the server waits for a newer one."""
+    """The longest that the server waits for a newer one, in milliseconds."""
 
 
 @message(38)
@@ -373,13 +373,13 @@ class AssignmentIs(Message):
 
     version: I64
     age_ms: U32
-    """Since the server last read the assignment from its coordinator, changed or not."""
+    """Milliseconds since the server last read the assignment from its coordinator, changed or not."""
     servers: U32
-    """Among the rows."""
+    """The number of servers among the rows."""
     partitions: U32
-    """Among the rows."""
+    """The number of partitions among the rows."""
     crc: U32
-    """Of the rows."""
+    """CRC of the rows."""
     trouble: Text
     """Why the server could not read the assignment the last time it tried; empty if it could."""
     payload: Payload = payload()
@@ -452,7 +452,7 @@ class EmptyCopy(Message):
     """
 
     session: I64
-    """That in the partition's value, by which the copy is no member and is not to become one."""
+    """The session in the partition's value, by which the copy is no member and is not to become one."""
 
 
 @message(92)
@@ -503,7 +503,7 @@ class Store(Message):
 
     session: I64
     committed: I64
-    """Storage nodes of this version make no use of it."""
+    """The committed high-water mark when this was sent. Storage nodes of this version make no use of it."""
     payload: Payload = payload()
 
 
@@ -523,7 +523,7 @@ class Done(Message):
     last: I64
     """The last id that the copy holds."""
     last_crc: U32
-    """Of the batch that ends at `last`; 0 if that is NO_TRANSACTION."""
+    """CRC of the batch that ends at `last`; 0 if that is NO_TRANSACTION."""
 
 
 @message(73)
@@ -537,7 +537,7 @@ class ReadBatches(Message):
     first: I64
     last: I64
     bytes_max: U32
-    """Unless the first batch alone is larger."""
+    """The most bytes of the answer, unless its first batch alone is larger."""
     with_data: U8
     after_time_us: I64
     part_last: I64 = WHOLE
@@ -555,7 +555,7 @@ class RegistersAre(Message):
     """The answer to `GetRegisters`: a snapshot in the encoding of `log.registers`."""
 
     last: I64
-    """Where the snapshot was taken: the end of the log."""
+    """The id at which the snapshot was taken: the end of the log."""
     snapshot: Blob
 
 
@@ -599,7 +599,7 @@ class Trimmed(Message):
     first: I64
     """The first id that this copy still holds."""
     done: U8
-    """0 to ask again."""
+    """1 if no further segment lies wholly below `before`; 0 to ask again."""
 
 
 @message(80)
@@ -675,4 +675,4 @@ class LowerMarks(Message):
     session: I64
     last: I64
     since: I64
-    """As in `CutForReset`."""
+    """The session of the last reset that the copy was not cut for yet, which it notes as joined."""

@@ -24,9 +24,9 @@ class DescribeTopic(Message):
     """
 
     version_known: I64
-    """-1 for none."""
+    """The version of the description that the client knows; -1 for none."""
     total_known: U32
-    """The least number of partitions of the whole cluster in it."""
+    """The least number of partitions of the whole cluster that the description must have."""
     topic: Text
 
 
@@ -36,7 +36,7 @@ class TopicIs(Message):
 
     version: I64
     total: U32
-    """Of the whole cluster, in this version of its description."""
+    """The number of partitions of the whole cluster, in this version of its description."""
     crc: U32
     payload: Payload = payload()
     """The ids of the topic's partitions (`encode_topic`)."""
@@ -52,7 +52,7 @@ class TopicsAre(Message):
     """The answer to `ListTopics`."""
 
     partitions: U32
-    """The log's own."""
+    """The number of the log's own partitions."""
     crc: U32
     payload: Payload = payload()
     """The ids of each topic's partitions, as JSON: `{"NAME": [ID, …], …}`."""

@@ -10,7 +10,7 @@ from polonaise.node.monitoring.metriclist import NODE_DEGRADED, Metric
 from polonaise.node.reasons import Reason
 
 HistogramSample: TypeAlias = tuple[tuple[int, ...], float]
-"""Counts, and the sum."""
+"""The counts and the sum of a histogram."""
 Value: TypeAlias = float | HistogramSample
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from polonaise.terms import NO_TRANSACTION, LockMode, TransactionId
 
 DEFAULT_ENTRIES: Final = 1 << 20
-"""Of 8 bytes each."""
+"""The entries of a lock table, 8 bytes each, unless set otherwise."""
 _ENTRIES_PER_LOCK: Final = 32
 """A lock that is kept one by one takes at most as much memory as this many entries of the table."""
 _READ: Final = int(LockMode.READ)

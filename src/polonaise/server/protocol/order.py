@@ -145,7 +145,7 @@ class Order:
         """The registers as they are after everything ordered so far, committed or not."""
         self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
         self.locks = locks
-        """Likewise."""
+        """The locks as they are after everything ordered so far."""
         self._evidence = evidence
         self._can_have = can_have
         self._last_crc = last_crc

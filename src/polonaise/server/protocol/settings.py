@@ -21,7 +21,7 @@ class OwnerSettings:
     batch_count_max: int = 8_192
     """No further append frame joins a batch that has this many transactions; the last frame may bring it above."""
     batch_bytes_max: int = 2 * 1024 * 1024
-    """Likewise for bytes."""
+    """No further append frame joins a batch that has this many bytes; the last frame may bring it above."""
     append_window_bytes: int = 4 * 1024 * 1024
     """The most bytes of undecided appends that one mount may have sent, but for a single frame that is larger; its
     client is told, and waits."""
