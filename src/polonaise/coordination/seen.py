@@ -41,7 +41,6 @@ class SeenValues:
         self._known: dict[str, SeenValue] = {}
         self._doubted: set[str] = set()
         self._proved: dict[str, SessionId] = {}
-        """By the value's key a session that a partition's replicas know, and the coordinator does not."""
         self._calm_until_s = float("-inf")
 
     def known(self, key: str) -> SeenValue | None:

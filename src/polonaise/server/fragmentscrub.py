@@ -36,7 +36,7 @@ class FragmentScrubbing:
     """Carries out what `FragmentScrub` decides, until it is cancelled.
 
     Each server scrubs the fragments of the partitions that it owns, because only it can read their log, from which a
-    damaged fragment is written again. So are those that its reads could not use.
+    damaged fragment is written again; also one that its reads could not use.
     """
 
     def __init__(

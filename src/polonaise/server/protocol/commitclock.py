@@ -1,12 +1,13 @@
 """The clock that commit times come from: a wall clock that is believed only as far as others confirm it.
 
-- `time_us` never rests on a wall clock that has just jumped by more than the bound: time goes on by the monotonic clock
-  until the storage nodes' clocks confirm the new time. With nobody to ask, it is believed once it has lasted for
+- The time never rests on a wall clock that has just jumped by more than the bound: it goes on by the monotonic clock
+  until the storage nodes' clocks confirm the new time. With nobody to ask, the jump is believed once it has lasted for
   `settle_s`.
 - A storage node whose own clock has just jumped confirms nothing for as long: the nodes of one machine have the same
   clock, and would confirm its jump to each other.
-- `unfit`, the clock (or the time that is believed instead of it) is off from a majority of the storage nodes' clocks by
-  more than the bound. No session starts then, until the clock is within half of the bound of at least half of them.
+- `unfit` says that the clock, or the time that is believed instead of it, is off from a majority of the storage nodes'
+  clocks by more than the bound. No session starts then, until the clock is within half of the bound of at least half of
+  them.
 """
 
 from __future__ import annotations
