@@ -70,8 +70,9 @@ class CommitClock:
         known = self._witnesses.get(name)
         since_s = float("-inf")
         if known is not None:
-            if known.measure.at_s >= measure.at_s:
+            if known.measure.at_s >= measure.at_s:  # the shell brings the last one again with each look
                 return
+            # Only what the errors of both measures can't explain is a jump.
             moved_us = abs(measure.offset_us - known.measure.offset_us) - measure.within_us - known.measure.within_us
             since_s = measure.at_s if moved_us > self._bound_us else known.since_s
         self._witnesses[name] = _Witness(measure, since_s)
@@ -80,6 +81,7 @@ class CommitClock:
         """Note for how long the machine has slept since its start, while the monotonic clock stood still."""
         more_us, self._slept_s = int((slept_s - self._slept_s) * 1e6), slept_s
         if self._trusted_us is not None and more_us:
+            # The wall clocks have gone on, while the monotonic one, which offsets are counted from, stood still.
             self._trusted_us += more_us
             self._witnesses = {
                 name: replace(each, measure=each.measure._replace(offset_us=each.measure.offset_us + more_us))
@@ -102,6 +104,7 @@ class CommitClock:
         if abs(wall_us - self._trusted_us) <= self._bound_us:
             self._jumped_us, self._jumped_s = None, float("-inf")
         elif self._jumped_us is None or abs(wall_us - self._jumped_us) > self._bound_us:
+            # A jump away from one that is not believed yet has to last by itself.
             self._jumped_us, self._jumped_s = wall_us, now.monotonic_s
             self.jumps += 1
             self.last_jump_s = (wall_us - self._trusted_us) / 1e6
@@ -119,12 +122,16 @@ class CommitClock:
         told = [each.measure for each in self._witnesses.values() if self._counts(each, now_s)]
         if 2 * self._agreeing(told, self._wall_us) > len(told):
             return _Verdict.WITHIN
+        # What was measured before the wall clock jumped can only speak for it, as when it was wrong for a moment and is
+        # right again: on one machine all clocks jump together, and an earlier measure of them would speak against all.
         since = [measure for measure in told if measure.at_s > self._jumped_s]
         if since:
             return _Verdict.OFF if 2 * self._agreeing(since, self._wall_us) < len(since) else _Verdict.WITHIN
+        # But it speaks against the time that is believed instead, which has not jumped.
         return _Verdict.OFF if 2 * self._agreeing(told, trusted_us) < len(told) else _Verdict.UNKNOWN
 
     def _agreeing(self, measures: Sequence[PeerClock], offset_us: int) -> int:
+        # Once it is unfit it has to come well within the bound, or it would be so by turns.
         bound_us = self._bound_us / 2 if self.unfit else self._bound_us
         return sum(abs(offset_us - measure.offset_us) - measure.within_us <= bound_us for measure in measures)
 

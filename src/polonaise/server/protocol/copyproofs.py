@@ -57,6 +57,7 @@ class CopyProofs:
         elif lack := session.lack_of(pending.needs, session.engaged):
             refused = PartitionNotReady(f"partition {self._partition}: {lack}")
         elif pending.id <= (proved := session.proved(pending.needs)):
+            # To the committed mark at most: above that the log may change.
             return [_answer(pending, min(proved, committed))]
         elif len(self) >= PROOFS_MAX:
             refused = Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies")

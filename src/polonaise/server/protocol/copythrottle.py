@@ -68,6 +68,7 @@ class CopyThrottle:
     def begin(self, now_s: float, size: int, commits: Commits) -> None:
         self._learn(commits, disturbed=bool(self.under_way) or now_s < self._ended_s + _ECHO_S)
         self.under_way += 1
+        # Taken for all of `size` now, so that copies side by side keep to the rate; `end` gives back what is left.
         self._bytes_free_s = max(self._bytes_free_s, now_s) + size / self.bytes_per_s
 
     def end(self, now_s: float, size: int, copied: int, worked_s: float, commits: Commits) -> None:
@@ -101,7 +102,7 @@ class CopyThrottle:
     def _adapt(self) -> None:
         settings = self._settings
         if not self._met_appends:
-            factor = _MUCH_FASTER
+            factor = _MUCH_FASTER  # there was nobody to be disturbed
         else:
             bearable_s = max(settings.latency_s, _DISTURBED * (self._undisturbed_s or 0.0))
             factor = _SLOWER if (self._disturbed_s or 0.0) > bearable_s else _FASTER

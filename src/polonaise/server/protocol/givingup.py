@@ -126,7 +126,7 @@ class GivingUp:
                 trouble.faults = min(trouble.faults, struggle.faults)
                 trouble.look(struggle, step_s, now_s, stopped=stopped)
             elif trouble.until_s is not None:
-                if not connected:
+                if not connected:  # nobody can tell whether it could be served
                     trouble.until_s = max(trouble.until_s, now_s + trouble.grace_s)
                 elif now_s >= trouble.until_s:
                     trouble.take_back(now_s)

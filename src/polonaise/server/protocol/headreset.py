@@ -123,7 +123,7 @@ def decide(
     reset = pending(value)
     if reset is None:
         return normal
-    if isinstance(normal, Decided):
+    if isinstance(normal, Decided):  # proved by the replicas: nobody's word is needed
         return normal
     held = answers.get(reset.source)
     if held is None:
@@ -132,6 +132,7 @@ def decide(
     for name, answer in answers.items():
         if max(answer.max_synced, answer.confirmed) > most:
             most, holder = max(answer.max_synced, answer.confirmed), name
+    # It would be given up without the operator having seen it.
     if most > reset.known:
         return Withheld(
             f"the reset of the head to {reset.to} was confirmed when ids up to {reset.known} were known, and {holder} "
@@ -202,6 +203,7 @@ def engaged(
         certain = min(certain, asked.certain)
     elif carried is None:
         return replace(value, resets=done)
+    # Copies that were not cut may hold what the reset gives up: they are cut there when they come back.
     engagements = {
         name: engagement if name in clean else replace(engagement, closing=min(engagement.closing, certain))
         for name, engagement in value.engagements.items()

@@ -144,7 +144,7 @@ class LockTable:
         for lock, mark in zip(locks, marks, strict=True):
             i, j, k = lock % one, lock % two, lock % three
             estimate = entries[i]
-            if estimate > mark:
+            if estimate > mark:  # else the smallest of the three is no higher, and the others need no look
                 estimate = min(estimate, entries[j], entries[k])
             if estimate <= mark:
                 entries[i] = entries[j] = entries[k] = transaction

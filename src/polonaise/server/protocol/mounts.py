@@ -105,6 +105,7 @@ class ClientMount:
     def due_answers(self) -> list[KeptAnswer]:
         """Return the answers for which the feed has got far enough, and forget them."""
         due: list[KeptAnswer] = []
+        # From the front only, as marks do not fall.
         while self._answers and self._answers[0].mark < self.next_id:
             due.append(self._answers.popleft())
         return due

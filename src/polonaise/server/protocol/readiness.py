@@ -178,6 +178,7 @@ class Readiness:
         look again.
         """
         self._changes.note()
+        # That this process has seen a later state proves the same as a replica that has.
         if isinstance(error, CoordinatorOutdated):
             error = OlderStateProved(f"partition {self._partition}: {error.text}")
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
@@ -196,6 +197,7 @@ class Readiness:
         self._answers, self.known = {}, NO_TRANSACTION
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
+        # Kept over sessions, which a busy partition ends often.
         self._progress = {
             name: progress for name, progress in self._progress.items() if name in (*self.late, *self.added)
         }

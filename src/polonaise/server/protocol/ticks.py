@@ -24,7 +24,7 @@ class Ticks:
 
     def due(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
         """Return those of `partitions` that get a tick now. If one is still busy afterwards, call `busy` again."""
-        busy, self._busy = self._busy, {}
+        busy, self._busy = self._busy, {}  # each has to be named anew, so that one at rest costs nothing
         at_rest: list[PartitionId] = []
         for _ in range(_AT_REST_MAX):
             partition = next(self._round, None)
