@@ -261,5 +261,6 @@ def changes(before: PlayerPlan, now: PlayerPlan) -> PlanChanges:
 
 
 def _place(target: TargetPlan) -> tuple[str, ...]:
+    # `start_after` is left out: it counts only for a new target.
     file = target.file and os.path.abspath(target.file)
     return target.address, target.sql, target.apply, file, target.decode

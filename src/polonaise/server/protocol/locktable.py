@@ -66,6 +66,8 @@ class LockTable:
             self.raise_to(lock, transaction)
 
     def _places(self, lock: int) -> tuple[int, int, int]:
+        # The hash is not mixed first: clients make it with BLAKE2, so it has no pattern. By the Chinese remainder
+        # theorem, one remainder says nothing about the others while the product of the numbers is at most 2^64.
         one, two, three = self._moduli
         return lock % one, lock % two, lock % three
 

@@ -19,7 +19,7 @@ from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, TransactionId
 from polonaise.wire.copies import Needs
 
-_NUMBERS_MAX: Final = 2**31 - 1
+_NUMBERS_MAX: Final = 2**31 - 1  # the request numbers of `Connection.request` begin above it
 _ALL_SLOW: Final = 20.0
 """For how many times its patience a session waits for replicas while not even a quorum has synced."""
 _SLOWER: Final = 4.0
