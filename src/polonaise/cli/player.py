@@ -48,8 +48,8 @@ def player_start(
     from polonaise.host import certificates
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
-    from polonaise.node.playernode import run_player
     from polonaise.node.playerplan import loaded
+    from polonaise.node.playerprocess import run_player
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()

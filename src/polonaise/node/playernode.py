@@ -8,25 +8,19 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from polonaise.client.log import Log
 from polonaise.errors import BadOption, Closed, PolonaiseError
 from polonaise.host import Host
-from polonaise.host.stopsignals import hangups_call
-from polonaise.host.tls import TlsFiles, TlsIdentity
-from polonaise.node.connecting import connect
+from polonaise.host.tls import TlsFiles
 from polonaise.node.playerplan import LoadedPlan, PlayerPlan, changes
-from polonaise.node.processes import Http, check_http, serving_its_health
 from polonaise.player.deliverytarget import DeliveryTarget
 from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.player import Player
 from polonaise.player.protocol.candidacy import Candidacy, CandidateState, TurnEnd, turn_end_of
 from polonaise.player.protocol.entries import TargetName
 from polonaise.redaction import redacted
-
-if TYPE_CHECKING:
-    from polonaise.node.monitoring.face import ObservedNode
 
 _log = logging.getLogger("polonaise.player")
 
@@ -266,44 +260,3 @@ async def _close(name: TargetName, target: DeliveryTarget | DeliveryEndpoint) ->
         await target.close()
     except Exception as error:  # noqa: BLE001 - the others are to be closed all the same
         _log.warning("target %s could not be closed: %s: %s", name, type(error).__name__, redacted(error))
-
-
-async def run_player(
-    host: Host,
-    loaded: LoadedPlan,
-    read_again: Callable[[], LoadedPlan],
-    told: Callable[[str], None],
-    http: Http | None = None,
-    tls: TlsIdentity | None = None,
-) -> None:
-    """Run a process of a player until cancelled; then it hands over. On SIGHUP it reads its settings again.
-
-    Raises `BadOption` for settings that turn out to be wrong once the log is open, what `connect` raises and waiting
-    can't mend, and what listening for `http` raises.
-    """
-    check_http(http)
-    files = None if tls is None else tls.files
-    node = PlayerNode(host, loaded, files, lambda address: connect(address, tls=files), told)
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        if len(reloads) > 1:
-            return  # the one that waits has not read the file yet
-        task = host.spawn(node.reload(read_again), "read the settings again")
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
-    def observed() -> ObservedNode:
-        from polonaise.node.monitoring.playerface import ObservedPlayer
-
-        return ObservedPlayer(node, host)
-
-    async with serving_its_health(host, http, observed) as serves:
-        serves()
-        try:
-            with hangups_call(reload):
-                await node.run()
-        finally:
-            for task in reloads:
-                task.cancel()
-            await asyncio.gather(*reloads, return_exceptions=True)
