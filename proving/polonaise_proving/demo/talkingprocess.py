@@ -11,13 +11,11 @@ from typing import Final
 
 from polonaise.errors import invariant
 from polonaise.node.local import StartFailed
-from polonaise.redaction import redacted_end
+from polonaise_proving.stages.processes import last_words
 
 _SAYS_S: Final = 60.0
 _STOPS_S: Final = 15.0
 """Longer than a process takes that hands over what it was doing."""
-_LOG_END: Final = 2_000
-"""Characters of a process's errors that are told when it did not say what it should."""
 
 
 class TalkingProcess:
@@ -76,8 +74,8 @@ class TalkingProcess:
                 await self._heard.wait_for(lambda: self._is_silent or found() is not None)
                 if (line := found()) is not None:
                     return line
-        printed = redacted_end(self._errors.read_text(errors="replace"), _LOG_END)
-        raise StartFailed(f"{self.name} did not say {beginning!r}: {printed or 'it printed nothing'}")
+        printed = last_words(self._errors.read_text(errors="replace"))
+        raise StartFailed(f"{self.name} did not say {beginning!r}: {printed}")
 
     async def kill(self) -> None:
         """Kill the process with -9, and wait until it has ended."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from polonaise.errors import PolonaiseError
-from polonaise.redaction import redacted_end
 from polonaise_proving.demo.payments import Payment
 from polonaise_proving.demo.teller import Job, TellerReport
+from polonaise_proving.stages.processes import last_words
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of the longest line that is read: generous for what one teller reports of a tenth of a second."""
@@ -60,10 +60,8 @@ class TellerProcess:
                 break
             self._killed = False
         if self._left:
-            printed = redacted_end(self._errors.read_text(errors="replace"), 2000)
-            raise TellerFailed(
-                f"{self.name} ended with {len(self._left)} payments left: {printed or 'it printed nothing'}"
-            )
+            printed = last_words(self._errors.read_text(errors="replace"))
+            raise TellerFailed(f"{self.name} ended with {len(self._left)} payments left: {printed}")
 
     def kill(self) -> bool:
         """Kill the process with -9; `work` starts another one for what is left.

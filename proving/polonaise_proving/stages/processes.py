@@ -16,7 +16,7 @@ from polonaise.redaction import redacted_end
 from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp
 
 _WORDS_MAX: Final = 2_000
-"""The most characters of a log that are told when a process has ended otherwise than it should have."""
+"""The most characters of a log that are told."""
 
 
 class Program:
@@ -60,8 +60,8 @@ class Program:
 
     @property
     def last_words(self) -> str:
-        """The end of that."""
-        return redacted_end(self.output, _WORDS_MAX) or "it printed nothing"
+        """What to tell of that."""
+        return last_words(self.output)
 
     def launch(self, arguments: Sequence[str]) -> None:
         """Start the module that the first argument names, and do not wait. Raises `OSError`."""
@@ -120,6 +120,11 @@ class Program:
                     pipe.close()
         self._process = None
         return status
+
+
+def last_words(log: str) -> str:
+    """Return what to tell of a log when a process has ended otherwise than it should have."""
+    return redacted_end(log, _WORDS_MAX) or "it printed nothing"
 
 
 def state_of(pid: int) -> str:

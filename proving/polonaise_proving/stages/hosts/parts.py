@@ -11,16 +11,13 @@ from typing import Final, Protocol
 
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
-from polonaise.redaction import redacted_end
 from polonaise_proving.record.failures import SmokeFailed
 from polonaise_proving.record.journal import Follower
 from polonaise_proving.stages.hosts.clientjob import END, ClientJob
-from polonaise_proving.stages.processes import Program
+from polonaise_proving.stages.processes import Program, last_words
 
 START_S: Final = 60.0
 """Seconds that a node gets to start, because the machine may be busy."""
-_WORDS_MAX: Final = 1_500
-"""The most characters of a log that are told when a process has ended otherwise than it should have."""
 
 
 class Part(Protocol):
@@ -91,7 +88,7 @@ class NodePart:
         if self._node.exit_status:
             raise SmokeFailed(
                 f"{self.name} did not stop gracefully: exit status {self._node.exit_status}: "
-                f"{_last_words(self._node.log)}"
+                f"{last_words(self._node.log)}"
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -100,7 +97,7 @@ class NodePart:
     def ended(self) -> str:
         if not self._node.has_ended():
             return ""
-        return f"exit status {self._node.exit_status}: {_last_words(self._node.log)}"
+        return f"exit status {self._node.exit_status}: {last_words(self._node.log)}"
 
 
 class ZooKeeperPart:
@@ -134,7 +131,7 @@ class ZooKeeperPart:
         return self._server.is_leader()
 
     def ended(self) -> str:
-        return "" if self._server.running else _last_words(self._server.log)
+        return "" if self._server.running else last_words(self._server.log)
 
 
 class ClientPart(Program):
@@ -239,7 +236,3 @@ class ArchiverPart(Program):
             self.runs += self.status == 0
             self.kill()
         return ""
-
-
-def _last_words(log: str) -> str:
-    return redacted_end(log, _WORDS_MAX) or "it printed nothing"
