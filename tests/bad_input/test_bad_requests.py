@@ -1,4 +1,4 @@
-"""What applications and disks do to a whole cluster: each mistake has its own error, and nothing is lost by it.
+"""What a careless client and disks do to a whole cluster: each has its own error, and nothing is lost by it.
 
 Through the public client, against the production server and storage nodes in the simulator.
 """
@@ -6,71 +6,23 @@ Through the public client, against the production server and storage nodes in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from polonaise.client.log import Log
-from polonaise.client.protocol.draft import Change, Expectation, Limits
-from polonaise.client.protocol.locks import Lock
+from polonaise.client.protocol.draft import Limits
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (
     AppendFailed,
-    BadOption,
-    BeyondLog,
-    BodyTooLarge,
-    ClientAhead,
-    ExpectationFailed,
-    LockConflict,
     PolonaiseError,
-    ProducerFenced,
-    ProducerSequence,
-    Retry,
-    TooManyLocks,
-    UnknownPartition,
-    WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.terms import Transaction
 from rigs.health import until_engaged
-from rigs.scenarios import runs_tests
-from rigs.town import Fold, Town, held_down, in_a_town, in_an_application
+from rigs.town import Town, held_down, in_a_town, in_an_application
 
 BEFORE = b"was there before"
-
-
-@runs_tests
-def after(mistake: Callable[[Log], Awaitable[None]], seed: int = 1) -> None:
-    """Make a mistake in a cluster that holds something; then it holds that still, and takes more."""
-
-    async def story(town: Town) -> None:
-        await town.append(BEFORE)
-        await town.application("bad", mistake)
-        await town.append(BEFORE)
-        assert (await town.log()).count(BEFORE) == 2
-
-    Town(seed).run(story)
-
-
-def checked(raised: pytest.ExceptionInfo[PolonaiseError], code: str, retry: Retry, *naming: str) -> None:
-    error = raised.value
-    assert (error.code, error.retry) == (code, retry)
-    assert all(each in error.text for each in naming), error.text
-
-
-# ---------------------------------------------------------------------- appends
-
-
-@after
-async def test_a_body_over_the_inline_limit(log: Log) -> None:
-    with pytest.raises(BodyTooLarge) as raised:
-        log.append(bytes(2**20 + 1), partition=0)
-    checked(raised, "body_too_large", Retry.NEVER, "1048577", "1048576")
-    await log.append(bytes(2**20), partition=0)
 
 
 @in_a_town
@@ -91,124 +43,7 @@ async def test_a_body_over_the_servers_limit_by_a_client_that_knows_of_none(town
     assert await town.log() == [BEFORE]
 
 
-@after
-async def test_too_many_locks(log: Log) -> None:
-    with pytest.raises(TooManyLocks) as raised:
-        log.append(b"", partition=0, locks=[Lock("row", n) for n in range(1_001)])
-    checked(raised, "too_many_locks", Retry.NEVER, "1001", "1000")
-    await log.append(b"", partition=0, locks=[Lock("row", n) for n in range(1_000)])
-
-
-@pytest.mark.parametrize("partition", [-1, 1, 2**31])
-@after
-async def test_an_unknown_partition(log: Log, *, partition: int) -> None:
-    for ask in (lambda: log.append(b"", partition), lambda: log.read(partition)):
-        with pytest.raises(UnknownPartition) as raised:
-            ask()
-        checked(raised, "unknown_partition", Retry.NEVER, str(partition), "0 to 0")
-    with pytest.raises(UnknownPartition):
-        await log.high_water_mark(partition)
-
-
-@after
-async def test_an_append_on_stale_state(log: Log) -> None:
-    lock = [Lock("account", 7)]
-    newer = await log.append(b"", 0, locks=lock)
-    with pytest.raises(LockConflict) as raised:
-        await log.append(b"", 0, high_water_mark=newer.id - 1, locks=lock)
-    checked(raised, "lock_conflict", Retry.REBUILT, str(newer.id))
-    assert isinstance(raised.value, LockConflict)
-    assert raised.value.conflict == newer.id
-
-
-@after
-async def test_an_expectation_that_does_not_hold(log: Log) -> None:
-    await log.append(b"", 0, changes=[Change.set(b"k", b"v")])
-    for wrong in (Expectation.absent(b"k"), Expectation.equals(b"k", b"w"), Expectation.position(0)):
-        with pytest.raises(ExpectationFailed) as raised:
-            await log.append(b"", 0, expectations=[wrong])
-        checked(raised, "expectation_failed", Retry.REBUILT)
-
-
-@after
-async def test_a_producer_that_skips_a_number_or_was_opened_again(log: Log) -> None:
-    first = await log.producer("billing", partition=0)
-    with pytest.raises(ProducerSequence) as raised:
-        await first.append(5, b"")
-    checked(raised, "producer_sequence", Retry.NEVER)
-    await log.producer("billing", partition=0)
-    with pytest.raises(ProducerFenced) as raised_too:
-        await first.append(0, b"")
-    checked(raised_too, "producer_fenced", Retry.NEVER)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"data": "text"}, id="a body that is no bytes"),
-        pytest.param({"data": b"", "header": 2**31}, id="a header of 33 bits"),
-        pytest.param({"data": b"", "changes": [Change.set(b"k" * 1_025, b"")]}, id="a key too long"),
-        pytest.param({"data": b"", "changes": [Change.set(b"k", bytes(65_537))]}, id="a value too long"),
-    ],
-)
-@after
-async def test_an_invalid_append(log: Log, *, options: dict[str, Any]) -> None:
-    with pytest.raises(BadOption) as raised:
-        log.append(partition=0, **options)
-    checked(raised, "bad_option", Retry.NEVER)
-
-
 # ---------------------------------------------------------------------- who is who
-
-
-@in_a_town
-async def test_a_client_ahead_of_the_log(town: Town) -> None:
-    ahead = Fold(lambda value, tx: value)
-    ahead.apply(Transaction(0, 41, 0, b"", 0, 1, 1, 1))
-
-    async def main(log: Log) -> None:
-        with pytest.raises(ClientAhead) as raised:
-            await log.ready(0, timeout=60)
-        checked(raised, "client_ahead", Retry.NEVER, "41", "0")
-        with pytest.raises(ClientAhead):
-            await log.run(lambda tx: tx.append(b"never"), partition=0, timeout=60)
-
-    await town.append(BEFORE)
-    await town.application("ahead", main, ahead)
-    assert await town.log() == [BEFORE]
-
-
-class OtherCluster:
-    """A coordinator that is asked for one cluster and tells another one's key: a mixed-up configuration."""
-
-    def __init__(self, coordinator: Any) -> None:
-        self._coordinator = coordinator
-
-    async def describe(self) -> ClusterDescription:
-        return replace(await self._coordinator.describe(), key=b"k" * 16)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._coordinator, name)
-
-
-@in_a_town
-async def test_a_client_of_another_cluster(town: Town) -> None:
-    async def stray(host: Host, coordinator: Coordinator) -> None:
-        async with Log(host, OtherCluster(coordinator)) as log:  # type: ignore[arg-type]
-            with pytest.raises(WrongClusterKey) as raised:
-                await log.ready(0, timeout=60)
-            checked(raised, "wrong_cluster_key", Retry.NEVER, "another cluster")
-
-    await town.operator(stray, "stray")
-    assert await town.log() == []
-
-
-@after
-async def test_reading_what_is_not_there(log: Log) -> None:
-    for id in (1, 2**62):
-        with pytest.raises(BeyondLog) as raised:
-            await log.transaction(id, 0)
-        checked(raised, "beyond_log", Retry.AGAIN, str(id))
 
 
 # ---------------------------------------------------------------------- disks

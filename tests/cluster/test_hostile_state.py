@@ -12,8 +12,7 @@ from typing import TypeVar
 import pytest
 
 import polonaise
-from polonaise.terms import FailureReason, LockMode, MountState
-from polonaise.wire.appends import decode_failures
+from polonaise.terms import MountState
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_CLIENT,
@@ -21,25 +20,17 @@ from polonaise.wire.messages import (
     AppendsFailed,
     Batches,
     Bodies,
-    Confirm,
-    Copy,
     Credit,
-    Digest,
-    Done,
     Feed,
     Fetch,
     Flush,
     Flushed,
     GetRegister,
-    GetRegisters,
     HighWaterMark,
     HighWaterMarkIs,
-    Join,
     LastSessionInfo,
-    ListRegisters,
     Mounted,
     Read,
-    ReadBatches,
     Refused,
     SessionInfo,
     Store,
@@ -83,18 +74,6 @@ async def committed(target: Target) -> int:
 
 
 # ---------------------------------------------------------------------- server: mounts
-
-
-async def test_a_mount_above_the_log_is_told_that_its_client_is_ahead(server: Target) -> None:
-    for mark in (await committed(server) + 1, 2**40, HUGE):
-        async with greet(server) as peer:
-            assert (await mounted(peer, mark)).state == MountState.CLIENT_AHEAD
-
-
-async def test_a_second_mount_takes_the_place_of_the_first(server: Target) -> None:
-    async with greet(server) as peer:
-        for _ in range(3):
-            assert (await mounted(peer)).state == MountState.READY
 
 
 @pytest.mark.parametrize(
@@ -149,59 +128,6 @@ async def test_an_append_before_a_mount_is_void(server: Target) -> None:
     assert await committed(server) == before
 
 
-@pytest.mark.parametrize("generation", [0, 2, -1, 2**31 - 1, -(2**31)])
-async def test_an_append_of_another_generation_fails(server: Target, generation: int) -> None:
-    async with greet(server) as peer:
-        await mounted(peer)
-        peer.say(one_append(b"of another time", generation=generation))
-        failed = await heard(peer, AppendsFailed)
-        assert [row.reason for row in decode_failures(failed.rows)] == [FailureReason.GENERATION]
-
-
-@pytest.mark.parametrize(
-    ("append", "code"),
-    [
-        pytest.param(one_append(b"changed", data_crc=1), "data_damaged", id="data checksum"),
-        pytest.param(one_append(bytes(2**20 + 1)), "body_too_large", id="body over the inline limit"),
-        pytest.param(one_append(b"", locks=[(n, LockMode.WRITE) for n in range(1_001)]), "too_many_locks", id="locks"),
-        pytest.param(one_append(b"", locks=[(1, 3)]), "protocol_error", id="unknown lock mode"),
-        pytest.param(one_append(b"", operations=[(99, b"k", b"v")]), "protocol_error", id="unknown operation"),
-        pytest.param(one_append(b"", operations=[(18, b"producer/x", b"short")]), "protocol_error", id="producer"),
-    ],
-)
-async def test_an_append_that_is_wrong_is_refused_whole_and_says_why(server: Target, append: bytes, code: str) -> None:
-    before = await committed(server)
-    async with greet(server) as peer:
-        await mounted(peer)
-        peer.say(append)
-        refused = await heard(peer, Refused)
-        assert refused.code == code
-        assert refused.text
-    assert await committed(server) == before
-
-
-@pytest.mark.parametrize("mark", [HUGE, -2])
-async def test_an_append_with_a_mark_that_nobody_can_have_is_refused_by_name(server: Target, mark: int) -> None:
-    before = await committed(server)
-    async with greet(server) as peer:
-        await mounted(peer)
-        peer.say(one_append(b"", mark=mark))
-        failed = await heard(peer, AppendsFailed)
-        assert [row.reason for row in decode_failures(failed.rows)] == [FailureReason.MARK_BEYOND_LOG]
-    assert await committed(server) == before
-
-
-@pytest.mark.parametrize("count", [0, 2, 10**9, 2**32 - 1])
-async def test_an_append_of_another_count_than_it_carries_is_refused(server: Target, count: int) -> None:
-    before = await committed(server)
-    async with greet(server) as peer:
-        await mounted(peer)
-        peer.say(Append(1, count, 0, columns=bytes(32), payload=[]), partition=0)
-        refused = await heard(peer, Refused)
-        assert refused.code in ("protocol_error", "body_too_large")
-    assert await committed(server) == before
-
-
 async def test_a_frame_of_more_appends_than_one_turn_bears_is_refused_before_it_is_looked_at(server: Target) -> None:
     """Two million rows, so that reading them alone would stop the server for everybody."""
     count = 2_000_000
@@ -215,24 +141,7 @@ async def test_a_frame_of_more_appends_than_one_turn_bears_is_refused_before_it_
         assert isinstance(await peer.answer(HighWaterMark()), HighWaterMarkIs), "the connection goes on"
 
 
-async def test_a_thousand_locks_are_allowed(server: Target) -> None:
-    before = await committed(server)
-    async with greet(server) as peer:
-        await mounted(peer, before)
-        peer.say(one_append(b"", mark=before, locks=[(n, LockMode.READ) for n in range(1_000)]))
-        peer.say(Flush(), request=9, partition=0)
-        flushed = await heard(peer, Flushed)
-        assert flushed.high_water_mark == before + 1
-
-
 # ---------------------------------------------------------------------- server: the rest
-
-
-async def test_a_flush_with_nothing_pending_is_answered(server: Target) -> None:
-    async with greet(server) as peer:
-        await mounted(peer, await committed(server))
-        for _ in range(3):
-            assert isinstance(await peer.answer(Flush()), Flushed)
 
 
 async def test_credit_and_unmounts_that_make_no_sense_change_nothing(server: Target) -> None:
@@ -272,12 +181,6 @@ async def test_fetching_what_is_not_there_or_too_much(server: Target) -> None:
 async def test_a_key_too_long_for_a_register_closes_its_connection(server: Target) -> None:
     async with greet(server) as peer:
         assert await peer.refused(GetRegister(b"k" * 1_025)) == "protocol_error"
-
-
-@pytest.mark.parametrize(("first", "prefix"), [(1_026, 0), (0, 1_025), (2**20, 2**20)])
-async def test_registers_from_what_no_key_is_close_their_connection(server: Target, first: int, prefix: int) -> None:
-    async with greet(server) as peer:
-        assert await peer.refused(ListRegisters(bytes(first), bytes(prefix))) == "protocol_error"
 
 
 @pytest.mark.parametrize(
@@ -322,51 +225,6 @@ async def test_nobody_without_the_key_raises_the_fence(storage: Target, key: byt
         info = await peer.answer(LastSessionInfo(session))
         assert isinstance(info, SessionInfo)
         assert info.fence == session
-
-
-async def test_a_lower_session_is_fenced_whatever_it_says(storage: Target) -> None:
-    old = await session_of(storage) - 1
-    said = [
-        LastSessionInfo(old), Truncate(old, -1), Copy(old), Join(old, -1, 0), Confirm(old, 0), Store(old, 0),
-        ReadBatches(old, 0, HUGE, 1, 1, 0), GetRegisters(old), Digest(old, 0, 0),
-    ]  # fmt: skip
-    async with greet(storage) as peer:
-        for message in said:
-            assert await peer.refused(message) == "fenced", message
-
-
-async def test_within_a_session_nothing_is_cut_copied_stored_or_confirmed_out_of_its_place(storage: Target) -> None:
-    session, end = await session_of(storage), await committed(storage)
-    async with greet(storage) as peer:
-        assert await peer.refused(Store(session, end)) == "not_joined"
-        assert await peer.refused(Truncate(session, -1)) == "out_of_order"
-        assert await peer.refused(Copy(session, payload=[b"noise"])) in ("out_of_order", "batch_damaged")
-        assert await peer.refused(Confirm(session, HUGE)) == "out_of_order"
-        assert await peer.refused(Join(session, end + 1, 0)) == "out_of_order"
-        assert await peer.refused(Join(session, end, 1)) == "out_of_order"
-        for mark in (-1, -HUGE):
-            assert isinstance(await peer.answer(Confirm(session, mark)), Done), "not lowered, and no error"
-        info = await peer.answer(LastSessionInfo(session))
-        assert isinstance(info, SessionInfo)
-        assert info.confirmed >= -1
-        assert info.max_synced >= end
-
-
-async def test_ranges_that_are_empty_reversed_or_past_the_end_read_nothing(storage: Target) -> None:
-    session = await session_of(storage)
-    async with greet(storage) as peer:
-        for first, last in ((HUGE, HUGE), (5, 2), (-1, 5), (-HUGE, HUGE), (0, -1)):
-            answer = await peer.answer(ReadBatches(session, first, last, 2**32 - 1, 1, 0))
-            assert isinstance(answer, Batches), (first, last)
-            assert not answer.payload
-        assert await peer.refused(Digest(session, 0, HUGE)) == "out_of_order"
-
-
-@pytest.mark.parametrize("partition", [-1, 4_096, 2**31 - 1, -(2**31)])
-async def test_a_partition_that_no_node_may_hold_is_unknown(storage: Target, partition: int) -> None:
-    async with greet(storage) as peer:
-        assert await peer.refused(LastSessionInfo(0), partition=partition) == "unknown_partition"
-        assert await peer.refused(GetRegisters(0), partition=1) == "unknown_partition"
 
 
 async def test_a_client_does_not_get_into_a_storage_node(storage: Target) -> None:

@@ -16,14 +16,13 @@ from polonaise.errors import (
     BadOption,
     BeyondLog,
     ExpectationFailed,
-    LockConflict,
     PolonaiseError,
     ProducerDiffers,
     ProducerFenced,
     ProducerSequence,
     UnknownPartition,
 )
-from polonaise.terms import BodyForm, FailureReason
+from polonaise.terms import FailureReason
 from rigs.waiting import nothing_happens_for, time_passes
 
 
@@ -92,24 +91,6 @@ async def test_clients_of_one_cluster_meet_real_conflicts() -> None:
         assert len(bodies(log)) == 2
 
 
-async def test_locks_registers_expectations_and_producers_are_those_of_the_server() -> None:
-    async with testing.log() as log:
-        first = await log.append(b"a", locks=[polonaise.Lock("x", 1)], changes=[polonaise.Change.set(b"k", b"v")])
-        assert log.registers() == {b"k": b"v"}
-        assert await log.register(b"k") == b"v"
-        with pytest.raises(LockConflict) as conflict:
-            await log.append(b"b", high_water_mark=-1, locks=[polonaise.Lock("x", 1)])
-        assert conflict.value.conflict == first.id
-        with pytest.raises(ExpectationFailed):
-            await log.append(b"b", expectations=[polonaise.Expectation.absent(b"k")])
-        producer = await log.producer("billing")
-        assert await producer.append(0, b"once") == await producer.append(0, b"once")
-        await log.producer("billing")
-        with pytest.raises(ProducerFenced):
-            await producer.append(1, b"late")
-        assert bodies(log).count(b"once") == 1
-
-
 async def test_registers_are_listed_through_every_page_and_without_what_was_deleted() -> None:
     async with testing.log() as log:
         keys = [b"seat/%d" % number for number in range(4_500)]
@@ -137,24 +118,6 @@ async def test_partitions_are_apart_and_a_mistaken_one_is_refused() -> None:
             pass
 
 
-async def test_bodies_may_be_fetched_and_filtered() -> None:
-    for options in (
-        {"bodies": BodyForm.LAZY, "wants": lambda header: header == 1},
-        {"bodies": BodyForm.FILTERED, "header_filter": (3, 1), "wants": lambda header: header == 1},
-    ):
-        seen: list[bytes] = []
-
-        class Seen(Sums):
-            def apply(self, tx: polonaise.Transaction) -> None:
-                self.marks[tx.partition] = tx.id
-                seen.append(tx.data)  # noqa: B023
-
-        async with testing.log(view=Seen(), **options) as log:
-            for header in (1, 0, 1, 2):
-                await (await log.append(b"%d" % header, header=header)).applied()
-        assert seen == [b"1", b"", b"1", b""]
-
-
 async def test_commit_times_are_the_same_in_every_run_and_can_be_sought() -> None:
     async with testing.log() as log:
         for number in range(3):
@@ -163,32 +126,6 @@ async def test_commit_times_are_the_same_in_every_run_and_can_be_sought() -> Non
         assert times == [946_684_800_001_000, 946_684_800_002_000, 946_684_800_003_000]
         since = datetime.fromtimestamp(times[1] / 1e6, UTC)
         assert [tx.data async for tx in log.read_time(since=since)] == [b"1", b"2"]
-
-
-async def test_a_reader_that_follows_waits_for_more() -> None:
-    async with testing.log() as log:
-        reading = log.read(0, follow=True)
-        waiting = asyncio.ensure_future(anext(reading))
-        await nothing_happens_for(0.01)
-        assert not waiting.done()
-        await log.append(b"at last")
-        assert (await waiting).data == b"at last"
-        await reading.aclose()
-
-
-async def test_large_groups_and_many_appends_at_once() -> None:
-    async with testing.log() as log:
-        receipts = [log.append(b"%d" % number) for number in range(5_000)]
-        await log.flush()
-        assert [receipt.id for receipt in receipts] == list(range(5_000))
-
-        def group(tx: polonaise.Draft) -> None:
-            for number in range(100):
-                tx.append(b"%d" % number)
-
-        assert (await log.run(group)).count == 100
-        await log.append(bytes(1024 * 1024))
-        assert [len(tx.data) async for tx in log.read(0, after=5_099)] == [1024 * 1024]
 
 
 # ------------------------------------------------------------------ faults
