@@ -15,7 +15,7 @@ from polonaise.node.local import ChildNode, LocalCluster, make_cluster
 from polonaise.server.settings import ServerSettings
 from rigs.cluster import Writer, connected, nodes, running
 from rigs.health import until_engaged
-from rigs.waiting import PATIENCE_S, wait_until
+from rigs.waiting import wait_until
 
 PAUSE_S_MAX = 1.0
 """Of appends when a storage node is killed. Tens of milliseconds on an idle machine."""
@@ -34,39 +34,6 @@ async def test_a_clean_stop_leaves_no_process_and_is_no_error(tmp_path: Path) ->
             assert pid is not None
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
-
-
-@pytest.mark.slow
-async def test_a_killed_storage_node_costs_a_moment_and_comes_back_into_the_session(tmp_path: Path) -> None:
-    with running(tmp_path) as cluster:
-        async with connected(cluster) as log, Writer(log) as writer:
-            await writer.writes(100)
-            killed_s = time.monotonic()
-            await asyncio.to_thread(cluster.storage[0].kill)
-            await writer.writes(200)
-            pause_s = writer.longest_pause_s(killed_s - 0.1)
-            print(f"a storage node killed with -9: no commit for {1e3 * pause_s:.0f} ms")  # noqa: T201
-            assert pause_s < PAUSE_S_MAX
-            await until_engaged(log, 2)
-            await asyncio.to_thread(cluster.storage[0].start)
-            await until_engaged(log, 3)
-            await writer.writes(50)
-        async with connected(cluster) as fresh:
-            await writer.check(fresh)
-
-
-@pytest.mark.slow
-async def test_a_killed_server_comes_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
-    with running(tmp_path) as cluster:
-        assert cluster.server is not None
-        async with connected(cluster) as log, Writer(log, every_s=0.001) as writer:
-            for _ in range(2):
-                await writer.writes(300)
-                await asyncio.to_thread(cluster.server.kill)
-                await asyncio.to_thread(cluster.server.start)
-            await writer.writes(100)
-        async with connected(cluster) as fresh:
-            await writer.check(fresh)
 
 
 @pytest.mark.slow
@@ -113,21 +80,6 @@ async def test_a_stopped_storage_node_is_left_out_and_appends_go_on(tmp_path: Pa
             await writer.writes(50)
         async with connected(cluster) as fresh:
             await writer.check(fresh)
-
-
-@pytest.mark.slow
-async def test_without_a_majority_appends_wait_and_commit_when_it_is_back(tmp_path: Path) -> None:
-    with running(tmp_path) as cluster:
-        async with connected(cluster) as log:
-            await log.append(b"all there", partition=0)
-            for node in cluster.storage[:2]:
-                await asyncio.to_thread(node.kill)
-            waits = asyncio.create_task(log.run(lambda tx: tx.append(b"waits"), partition=0, timeout=PATIENCE_S))
-            await until_engaged(log, 0)
-            assert not waits.done()
-            await asyncio.to_thread(cluster.storage[0].start)
-            receipt = await waits
-            assert [tx.data async for tx in log.read(0)][receipt.id] == b"waits"
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
 from rigs.cluster import Writer, connected, running
 from rigs.health import until_engaged
@@ -70,45 +69,3 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
                 node.start()
             await until_engaged(log, 3)
             assert (await contents(log))[: len(whole)] == whole
-
-
-async def test_a_server_makes_the_store_of_a_new_cluster_and_waits_for_that_of_an_old_one(tmp_path: Path) -> None:
-    store, away = tmp_path / "store", tmp_path / "away"
-    with running(tmp_path / "cluster", storage=1, fragments=str(store)) as cluster:
-        assert store.is_dir()
-        async with connected(cluster) as log:
-            await log.append(b"before", 0)
-        assert cluster.server is not None
-        cluster.server.kill()
-        store.rename(away)
-        cluster.server.start()
-        async with connected(cluster) as log:
-            with pytest.raises(DeadlineExceeded):
-                await log.ready(0, timeout=1)
-            assert not store.exists()
-            away.rename(store)
-            await log.ready(0, timeout=30)
-            assert (await log.append(b"after", 0)).id == 1
-
-
-async def test_one_flipped_byte_in_the_store_is_refused_by_name(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with running(tmp_path / "cluster", storage=1, segment_bytes=4_096, fragments=str(store)) as cluster:
-        async with connected(cluster) as log, Writer(log, every_s=0.002) as writer:
-            await writer.writes(500)
-            assert run_polonaise("archive", "run", cluster.coordinator, store, "--rest").returncode == 0
-            assert run_polonaise("archive", "trim", cluster.coordinator, store).returncode == 0
-        (fragment, *_) = sorted(store.glob("0/*.parquet"))
-        raw = bytearray(fragment.read_bytes())
-        raw[len(raw) // 2] ^= 4
-        fragment.write_bytes(raw)
-        assert cluster.server is not None
-        cluster.server.kill()  # it had read that fragment
-        cluster.server.start()
-        async with connected(cluster) as log:
-            with pytest.raises(FragmentDamaged, match=fragment.name):
-                await contents(log)
-        refused = run_polonaise("log", "read", cluster.coordinator, "--limit", 1)
-        assert refused.returncode == 1
-        assert fragment.name in refused.stderr
-        assert run_polonaise("archive", "trim", cluster.coordinator, store).returncode == 1
