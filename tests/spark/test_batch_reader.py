@@ -24,7 +24,6 @@ from polonaise.errors import (
     NotFound,
     NotInitialized,
     PolonaiseError,
-    StoreUnavailable,
     UnknownPartition,
     WrongClusterKey,
 )
@@ -240,15 +239,6 @@ def test_a_store_without_permission_says_so(log: Filled, monkeypatch: pytest.Mon
     monkeypatch.setattr(ObstoreStore, "list", refused)
     with pytest.raises(AccessDenied, match="let this user read"):
         batch_reader(log.address, fragments=log.store).partitions()
-
-
-def test_a_store_that_is_away_says_so(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(store: ObstoreStore, prefix: str = "") -> Any:
-        raise store._translated(prefix, OSError("no route to host"))
-
-    monkeypatch.setattr(ObstoreStore, "list", away)
-    with pytest.raises(StoreUnavailable, match="no route to host"):
-        batch_reader(f"fragments:{log.store}").partitions()
 
 
 @pytest.mark.parametrize(

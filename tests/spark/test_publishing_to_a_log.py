@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,18 +134,6 @@ async def test_batches_follow_one_another_and_a_zombies_batch_is_over(log: Log, 
     assert await bodies(log, 0) == [b"a", b"b"]
 
 
-async def test_whoever_writes_a_batch_again_is_told_that_nothing_is_added(
-    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A number that was used before by mistake would else look like a write."""
-    await write(log, store, 5, ONE_SPLIT)
-    assert not caplog.messages
-    await write(log, store, 5, ANOTHER_SPLIT)
-    await write(log, store, 4, ANOTHER_SPLIT)
-    assert caplog.messages == [f"batch {number} of {APP!r} was written before: nothing was added" for number in (5, 4)]
-    assert await bodies(log, 0) == BODIES
-
-
 @pytest.mark.parametrize("in_order", [False, True], ids=["named", "stream"])
 async def test_a_finished_batch_adds_nothing_whatever_rows_it_comes_with_again(
     log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture, in_order: bool
@@ -202,27 +189,6 @@ async def test_killed_between_two_groups_and_written_again_in_another_split(
     await write(log, store, 0, ANOTHER_SPLIT)
     assert await bodies(log, 0) == (BODIES if groups else BODIES[::2] + BODIES[1::2])
     assert await bodies(log, 1) == [b"x"]
-
-
-async def test_two_committers_at_once_publish_one_of_their_batches(log: Log, store: ObstoreStore) -> None:
-    await asyncio.gather(*(write(log, store, 0, split) for split in (ONE_SPLIT, ANOTHER_SPLIT) * 2))
-    assert await bodies(log, 0) in (BODIES, BODIES[::2] + BODIES[1::2])
-    assert await bodies(log, 1) == [b"x"]
-    assert await names(store) == []
-
-
-async def test_an_answer_that_is_lost_is_looked_up(
-    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = RealPublicationPort.append
-
-    async def forgetful(self: RealPublicationPort, *given: Any) -> None:
-        await append(self, *given)
-        raise AppendUnknown("lost")
-
-    monkeypatch.setattr(RealPublicationPort, "append", forgetful)
-    await write(log, store, 0, ONE_SPLIT)
-    assert await bodies(log, 0) == BODIES
 
 
 async def test_groups_are_as_large_as_the_log_takes_them(

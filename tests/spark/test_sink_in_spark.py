@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -49,10 +48,6 @@ def expected(count: int) -> list[bytes]:
     return sorted(b"%d" % number for number in range(count))
 
 
-def left_in_staging(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "log" / "staging").rglob("*") if path.is_file()]
-
-
 # ------------------------------------------------------------------ batches
 
 
@@ -62,18 +57,6 @@ def test_a_named_write_is_there_once_however_often_it_is_run(spark: SparkSession
     assert sorted(bodies(log)) == expected(100)
     append(numbers(spark, 100), tmp_path, txnAppId="load", txnVersion="2")
     assert sorted(bodies(log)) == sorted(expected(100) * 2)
-
-
-def test_a_write_without_a_name_appends_each_time(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    for _ in range(2):
-        append(numbers(spark, 10), tmp_path)
-    assert sorted(bodies(log)) == sorted(expected(10) * 2)
-
-
-def test_many_rows_go_through_the_staging_store_in_many_groups(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    append(numbers(spark, 100_000), tmp_path, txnAppId="load", txnVersion="1", inlineBytesMax="1k")
-    assert sorted(bodies(log)) == expected(100_000)
-    assert left_in_staging(tmp_path) == []
 
 
 def test_rows_keep_their_order_and_have_their_headers_and_partitions(
@@ -87,32 +70,6 @@ def test_rows_keep_their_order_and_have_their_headers_and_partitions(
         found = list(log.read(partition))
         assert [tx.header for tx in found] == list(range(partition, 1_000, 2))
         assert [tx.data for tx in found] == [b"%d" % number for number in range(partition, 1_000, 2)]
-
-
-def test_rows_of_one_key_are_in_one_partition(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    rows = numbers(spark, 100).withColumn("key", F.col("data").substr(1, 1))
-    append(rows, tmp_path, partitionBy="key")
-    keys = [{body[:1] for body in bodies(log, partition)} for partition in range(PARTITIONS)]
-    assert not keys[0] & keys[1]
-    assert len(keys[0] | keys[1]) == 10
-
-
-@pytest.mark.parametrize(
-    ("id", "meant"),
-    [
-        ("7L", 7),
-        ("'seat 12'", "seat 12"),
-        ("unhex(replace('01234567-89ab-cdef-0123-456789abcdef', '-'))", UUID("01234567-89ab-cdef-0123-456789abcdef")),
-    ],
-)
-def test_locks_of_rows_refuse_those_who_read_before(
-    spark: SparkSession, log: Log, tmp_path: Path, id: str, meant: int | str | UUID
-) -> None:
-    locks = f"array(named_struct('name', 'account', 'id', {id})) as locks"
-    append(spark.sql(f"select 'paid' as data, 0 as partition, {locks}"), tmp_path)
-    lock = polonaise.Lock("account", meant)
-    with pytest.raises(polonaise.errors.LockConflict):
-        log.append(b"stale", 0, high_water_mark=-1, locks=[lock]).result(10)
 
 
 def test_sql_inserts_into_a_table_of_this_format(spark: SparkSession, log: Log, tmp_path: Path) -> None:
@@ -191,19 +148,6 @@ def test_a_batch_that_spark_forgot_is_not_published_again_though_split_otherwise
     assert sorted(bodies(log)) == expected(20_050)
 
 
-def test_a_stream_of_a_new_checkpoint_is_refused_under_the_name_of_the_one_before(
-    spark: SparkSession, log: Log, tmp_path: Path
-) -> None:
-    """Its batches are numbered from 0 again, with other rows: some would be lost, and others doubled."""
-    arrive(tmp_path, "1", range(10))
-    stream(spark, tmp_path, txnAppId="numbers")
-    shutil.rmtree(tmp_path / "checkpoint")
-    arrive(tmp_path, "0", range(10, 12))
-    with pytest.raises(StreamingQueryException, match="txnAppId 'numbers' is another's"):
-        stream(spark, tmp_path, txnAppId="numbers")
-    assert sorted(bodies(log)) == expected(10)
-
-
 def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     """The batches after it are planned anew, of other files."""
     arrive(tmp_path, "1", range(10))
@@ -231,11 +175,6 @@ def test_a_log_is_never_overwritten(spark: SparkSession, log: Log, tmp_path: Pat
 def test_wrong_columns_are_refused_before_a_job_starts(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"bad_columns.*data is bigint"):
         append(spark.range(1).withColumnRenamed("id", "data"), tmp_path)
-
-
-def test_wrong_options_are_refused_before_a_job_starts(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="txnAppId and txnVersion go together"):
-        append(numbers(spark, 1), tmp_path, txnAppId="load")
 
 
 def test_a_row_that_cant_be_appended_fails_the_write_and_nothing_of_it_is_there(

@@ -19,7 +19,6 @@ from polonaise.admin.trimming import trim
 from polonaise.errors import HistoryTrimmed
 from polonaise.fragments.store import open_store
 from polonaise.node import embedded
-from polonaise.spark import query
 from rigs.spark import batch_reader, forget, ids, stream_reader, table
 from rigs.trimmed import Cluster, archived, fill, running
 
@@ -155,20 +154,6 @@ async def test_a_store_that_lacks_the_range_is_named(ignorant: Trimmed, tmp_path
     other.mkdir()
     with pytest.raises(HistoryTrimmed, match=rf"names {other}, which does not hold them either"):
         await apart(batch_reader(ignorant.address, fragments=str(other)).partitions)
-
-
-async def test_polonaise_spark_read_tells_before_spark_is_asked(ignorant: Trimmed) -> None:
-    with pytest.raises(HistoryTrimmed, match=TOLD.format(first=ignorant.first)):
-        await apart(query.read, None, ignorant.address)
-
-
-async def test_a_stream_is_told_when_its_micro_batch_is_planned(ignorant: Trimmed) -> None:
-    reader = stream_reader(ignorant.address, maxTransactionsPerTrigger=10)
-    start = await apart(reader.initialOffset)
-    end = await apart(reader.latestOffset, start, reader.getDefaultReadLimit())
-    assert end["0"] == 10
-    with pytest.raises(HistoryTrimmed, match=TOLD.format(first=ignorant.first)):
-        await apart(reader.partitions, start, end)
 
 
 async def test_in_spark_the_error_says_what_to_do_and_no_task_runs(ignorant: Trimmed, spark: SparkSession) -> None:
