@@ -39,17 +39,17 @@ MAY_SKIP = {
     "rigs/lacking.py": "the one place",
     "rigs/oldversion.py": "no package brings the history of a shallow clone",
     "rigs/smalldisk.py": "not everybody may mount a file system",
-    "cluster/test_several_hosts.py": "not everybody may make network namespaces",
+    "cluster/test_stopped_server.py": "not everybody may make network namespaces",
     "smoke/test_smoke.py": "likewise",
     "smoke/test_smoke_leftovers.py": "likewise; and what only Linux has",
     "host/test_real_host.py": "what only Linux has",
-    "link/test_losses.py": "likewise",
+    "link/test_hostile_peers.py": "likewise",
     "link/test_tls_flow.py": "likewise",
     "bad_input/test_bad_configuration.py": "root reads every file",
     "host/test_tls_files.py": "of root's files less is told",
-    "spark/test_java.py": "only root can give a directory to somebody else",
+    "spark/test_sessions.py": "only root can give a directory to somebody else",
     "demo/test_payments.py": "the payments of a real bank are not the project's to give",
-    "pipelines/test_bank_report.py": "likewise",
+    "pipelines/test_report_job.py": "likewise",
 }
 """What CI skips, too: nothing that a package brings."""
 SKIPS = {"skip", "skipif", "importorskip", "skipUnless", "skipIf", "SkipTest"}

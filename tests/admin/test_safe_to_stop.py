@@ -1,9 +1,10 @@
-"""Which nodes may stop: what is said before one does, and what then goes on without it."""
+"""Which nodes may stop, or are gone for good, what keeps a partition, and what is said of it."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,17 +12,22 @@ from polonaise.admin.cluster import (
     ClusterStatus,
     Wellness,
 )
+from polonaise.admin.logs import TimeLimit, what_keeps
+from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.ownermoves import move_owner
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
+from polonaise.admin.serverremoval import remove_server
 from polonaise.admin.topics import create_topic
+from polonaise.client.log import Log
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import Owner
-from polonaise.errors import BadOption, CoordinatorUnavailable, UnknownPartition
+from polonaise.coordination.values import ClusterDescription, ExpectedServer, Owner, Registration
+from polonaise.errors import BadOption, CoordinatorOutdated, CoordinatorUnavailable, DeadlineExceeded, UnknownPartition
 from polonaise.host import Host
+from rigs.cluster import unserved
 from rigs.log import remove_entry
 from rigs.observing import status_of, until, well
-from rigs.town import Town, held_down, in_a_town
+from rigs.town import Town, held_down, in_a_town, in_an_application
 
 PARTITIONS = 3
 NOTICED_S = 10.0
@@ -224,3 +230,86 @@ async def test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is
     for name in (second, third):
         (line,) = told[name]
         assert line.startswith(f"{stops} take no appends until it is back (storage node {first} can't write: {why}")
+
+
+@pytest.mark.parametrize(("what", "told"), [
+    ("expected_servers", "Nothing was changed"), ("members", "Nothing was changed"),
+    ("forget_server", "may have made the change: look again"),
+])  # fmt: skip
+def test_a_coordinator_that_falls_silent_is_told_with_whether_a_removal_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, told: str
+) -> None:
+    async def scenario() -> None:
+        async def silent(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        async with opened_coordinator(place) as (_, coordinator):
+            await coordinator.expect_server("there", ExpectedServer(1, "127.0.0.1:8"))
+            monkeypatch.setattr(coordinator, what, silent)
+            with pytest.raises(CoordinatorUnavailable, match=told):
+                await remove_server(coordinator, "there", 3.0 if what == "forget_server" else 0.1)
+
+    place = unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, {"a": "127.0.0.1:1"}))
+    asyncio.run(scenario())
+
+
+def test_in_an_older_coordinator_nobody_is_told_to_stop_a_server(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened_coordinator(place) as (_, coordinator):
+            await coordinator.expect_server("there", ExpectedServer(1, "127.0.0.1:8"))
+            await coordinator.register(Registration(1, "127.0.0.1:8"))
+
+            async def outdated() -> None:
+                raise CoordinatorOutdated("it was put back to an older state")
+
+            coordinator.ask_before_changes(outdated)
+            with pytest.raises(CoordinatorOutdated):
+                await remove_server(coordinator, "there", 3.0)
+
+    place = unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, {"a": "127.0.0.1:1"}))
+    asyncio.run(scenario())
+
+
+def limit_of(seconds: float) -> TimeLimit:
+    limit = TimeLimit(seconds)
+    limit.begin()
+    return limit
+
+
+@in_a_town
+async def test_disks_that_hang_are_told_to_who_waits_for_the_partition_within_its_time(town: Town) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def one_that_waits(log: Log) -> None:
+        began_s = loop.time()
+        asking = asyncio.create_task(what_keeps(log, limit_of(6.0)))
+        with pytest.raises(DeadlineExceeded) as given_up:
+            await log.ready(0, timeout=6.0)
+        assert "disk" not in given_up.value.text, "else nobody need be asked"
+        assert asking.done()
+        assert loop.time() - began_s < 6.1
+        ((why, partitions),) = asking.result().items()
+        assert why.startswith("the disks of ")
+        assert why.endswith(" are slow: a sync takes seconds, and commits wait for it")
+        assert partitions == [0]
+
+    await town.append(b"first")
+    for node in town.cluster.storage[1:]:
+        node.machine.disk.slow(3_600.0)
+    appending = asyncio.create_task(town.append(b"waits"))
+    await asyncio.sleep(4.0)
+    await town.application("other", one_that_waits)
+    appending.cancel()
+
+
+@in_an_application
+async def test_nobody_is_asked_once_an_answer_has_come(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    asked = []
+    log.health = lambda *_, **__: asked.append(0)  # type: ignore[method-assign, assignment]
+    limit = limit_of(4.0)
+    asking = asyncio.create_task(what_keeps(log, limit))
+    await asyncio.sleep(1.0)
+    limit.begin()
+    assert await asking == {}
+    assert not asked

@@ -1,26 +1,31 @@
-"""What is said wrongly of storage nodes, their names and addresses: each mistake has its own error, and changes
-nothing."""
+"""What is said wrongly of storage nodes, databases, HTTP addresses and ends: each mistake has its own error."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.storagenodes import move_storage
+from polonaise.cli.inputs import ids_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned
-from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongRole
+from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, ViewUnavailable, WrongClusterKey, WrongRole
 from polonaise.host import Host
 from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import check_storage_nodes
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
+from polonaise.terms import Transaction
+from polonaise.views.sql import SqlView
 from rigs.faults import raises_code
 from rigs.programs import run_polonaise
 from rigs.shell import Shell
@@ -198,3 +203,101 @@ def test_a_storage_node_with_a_name_that_is_none(shell: Shell, tmp_path: Path) -
     run = ("storage", "run", "--directory", tmp_path / "disk", "--name", "no name")
     shell.refuses(*run, code="bad_option", naming="invalid name of a storage node 'no name'")
     assert not (tmp_path / "disk").exists()
+
+
+def run_of(node: str, made: Path) -> tuple[object, ...]:
+    """The command that runs a node, which would make this directory."""
+    if node == "storage":
+        return "storage", "run", "--directory", made
+    return "server", "run", "--coordinator", f"file:{made}", "--storage", "127.0.0.1:7100"
+
+
+@pytest.mark.parametrize("library", ["aiohttp", "prometheus_client"])
+@pytest.mark.parametrize("node", ["storage", "server"])
+def test_http_without_its_library(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: str, node: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    for module in [name for name in sys.modules if name.startswith("polonaise.node.monitoring")]:
+        monkeypatch.delitem(sys.modules, module)
+    made = tmp_path / "made"
+    run = run_of(node, made)
+    shell.refuses(*run, "--http", "9101", code="extra_missing", naming="pip install 'polonaise[metrics]'")
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("node", ["storage", "server"])
+def test_an_http_port_in_use(shell: Shell, tmp_path: Path, node: str) -> None:
+    made = tmp_path / "made"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        shell.refuses(*run_of(node, made), "--http", port, code="address_in_use", naming=f"127.0.0.1:{port}")
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "999999", ""])
+def test_an_invalid_http_address(shell: Shell, tmp_path: Path, address: str) -> None:
+    made = tmp_path / "made"
+    shell.refuses("storage", "run", "--directory", made, "--http", address, code="bad_option", naming="host:port")
+    assert not made.exists()
+
+
+def test_an_unknown_log_format(shell: Shell, tmp_path: Path) -> None:
+    said = shell.run("storage", "run", "--directory", tmp_path / "made", "--log-format", "xml")
+    assert said.status == 2
+    assert "--log-format" in said.errors
+    assert not (tmp_path / "made").exists()
+
+
+class Accounts(SqlView):
+    def apply(self, tx: Transaction, db: Connection) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("charset=nope", "unknown charset 'nope' in .*: write charset=utf8mb4"),
+        ("conv=nope", "can't connect to .* correct the options of the URL"),
+        ("ssl=nope", "can't connect to .* correct the options of the URL"),
+        ("nope=1", "can't connect to .* correct the options of the URL"),
+        ("read_timeout=nope", "invalid literal for int.*'nope'; correct the URL"),
+    ],
+)
+async def test_an_option_that_a_driver_fails_on_is_told_by_the_url(query: str, says: str) -> None:
+    with pytest.raises(BadOption, match=says):
+        Accounts(f"mariadb+pymysql://bank:p@127.0.0.1:1/db?{query}").prepare()
+
+
+async def test_a_charset_that_the_driver_knows_is_taken() -> None:
+    made = Accounts("mariadb+pymysql://bank:p@127.0.0.1:1/db?charset=latin1")
+    with pytest.raises(ViewUnavailable, match=r"charset=latin1.*refused"):
+        made.prepare()
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids"),
+    [
+        (["0=100"], {0: 100}),
+        (["0=100,1=57"], {0: 100, 1: 57}),
+        (["0=100", "1=57, 2=-1"], {0: 100, 1: 57, 2: -1}),
+        ([f"0={2**63 - 1}"], {0: 2**63 - 1}),
+    ],
+)
+def test_ids_by_partition(texts: list[str], ids: dict[int, int]) -> None:
+    assert ids_of(texts) == ids
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "100", "0=", "=5", "0=100,", "0:100", "a=1", "0=-2", "-1=0", "0=1.5", f"0={2**63}", f"{2**31}=0", "0=٣"],
+)
+def test_what_is_no_id_of_a_partition(text: str) -> None:
+    with pytest.raises(BadOption, match="write 0=100"):
+        ids_of([text])
+
+
+def test_a_partition_that_is_named_twice() -> None:
+    with pytest.raises(BadOption, match="partition 0 is given twice"):
+        ids_of(["0=1", "0=1"])

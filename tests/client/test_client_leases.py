@@ -1,16 +1,29 @@
-"""Leases as applications have them: in memory, embedded, and on servers that know none or do not answer."""
+"""Leases as applications have them, what they tell of groups of workers, and how members share partitions by them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import polonaise
 from polonaise import testing
+from polonaise.client.protocol.groupleases import (
+    NextMove,
+    ToldWorker,
+    member_lease,
+    next_move,
+    partition_lease,
+    told_groups,
+)
 from polonaise.errors import (
     BadOption,
     Closed,
@@ -20,7 +33,7 @@ from polonaise.errors import (
     UnsupportedVersion,
 )
 from polonaise.testing.driver import MemoryLog
-from polonaise.wire.leases import LEASES_VERSION
+from polonaise.wire.leases import LEASES_VERSION, ListedLease
 from rigs.clients import World
 from rigs.waiting import nothing_happens_for, wait_until
 
@@ -228,3 +241,99 @@ def test_a_lease_for_threads() -> None:
             assert lease.holder > 0
         assert not lease.held
         assert lease.lost() == "it was released"
+
+
+def lease(name: str, holder: int, told: object = None) -> ListedLease:
+    return ListedLease(name, holder, 1_000, b"" if told is None else json.dumps(told).encode())
+
+
+def test_members_partitions_and_lag_are_told_by_group() -> None:
+    groups = told_groups(
+        [
+            lease(partition_lease("mails", 10), 7, {"lag": 5, "trouble": "why"}),
+            lease(member_lease("mails", 7), 7, {"by": "handler"}),
+            lease(partition_lease("mails", 2), 9, {"lag": 2}),
+            lease(partition_lease("bills", 0), 9, {"lag": None}),
+            lease("group/no group's", 1),
+            lease("group/mails/partition/x", 1),
+            lease("player/mails", 1),
+        ]
+    )
+    assert list(groups) == ["bills", "mails"]
+    mails = groups["mails"]
+    assert list(mails.members) == [7]
+    assert mails.members[7].told == {"by": "handler"}
+    assert {partition: worker.holder for partition, worker in mails.workers.items()} == {10: 7, 2: 9}
+    assert mails.workers[10].told["trouble"] == "why"
+    assert mails.lag == 7
+    assert groups["bills"].lag is None
+
+
+@given(st.lists(st.tuples(st.text(), st.binary())))
+def test_whatever_is_in_names_and_notes_is_read_or_passed_over(rows: list[tuple[str, bytes]]) -> None:
+    names = [name for name, _ in rows] + [f"group/a/partition/{place}" for place in range(len(rows))]
+    notes = [note for _, note in rows] * 2
+    for group in told_groups(ListedLease(name, 1, 1, note) for name, note in zip(names, notes, strict=True)).values():
+        assert group.lag is None or isinstance(group.lag, int)
+        assert all(isinstance(worker.told, dict) for worker in group.workers.values())
+
+
+def test_a_note_without_a_whole_number_tells_none() -> None:
+    for told in (b'{"lag": true}', b'{"lag": "5"}', b'{"lag": 1.5}', b"[5]", b"5", b"\xff", b"[" * 100_000):
+        assert ToldWorker(1, told).number("lag") is None
+
+
+def test_one_member_wants_all_and_two_share() -> None:
+    assert next_move(4, [1], {}, 1) == NextMove((0, 1, 2, 3), ())
+    assert next_move(4, [1, 2], {}, 1) == NextMove((0, 1), ())
+    assert next_move(4, [1, 2], {}, 2) == NextMove((2, 3), ())
+    assert next_move(4, [], {}, 7) == NextMove((0, 1, 2, 3), ()), "who is not listed yet counts itself"
+
+
+def test_who_has_too_many_gives_up_the_surplus_and_who_lacks_some_waits_for_them() -> None:
+    held = dict.fromkeys(range(5), 1)
+    assert next_move(5, [1, 2], held, 1) == NextMove((), (3, 4))
+    assert next_move(5, [1, 2], held, 2) == NextMove((), ())
+    assert next_move(5, [1, 2], {0: 1, 1: 1, 2: 1}, 2) == NextMove((3, 4), ())
+
+
+def test_a_partition_of_a_member_that_is_gone_is_not_free_before_its_lease_has_run_out() -> None:
+    assert next_move(2, [1], {0: 1, 1: 99}, 1) == NextMove((), ())
+    assert next_move(2, [1], {0: 1}, 1) == NextMove((1,), ())
+
+
+def test_more_members_than_partitions() -> None:
+    assert [next_move(2, [1, 2, 3], {}, me).wanted for me in (1, 2, 3)] == [(0,), (1,), ()]
+    assert next_move(2, [1, 2, 3], {0: 3, 1: 2}, 1) == NextMove((), ())
+
+
+@given(st.integers(1, 30), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_shares_come_to_rest_from_any_state(partitions: int, members: int, source: random.Random) -> None:
+    """Members look one after the other, each at an older state or the present one, and leases keep them apart."""
+    here = list(range(members))
+    held = {p: source.choice(here) for p in range(partitions) if source.random() < 0.7}
+    moved = 0
+    for _ in range(8):
+        for me in source.sample(here, members):
+            before = dict(held)
+            move = next_move(partitions, here, before, me)
+            assert not set(move.wanted) & before.keys()
+            assert all(before[partition] == me for partition in move.surplus)
+            for partition in move.surplus:
+                del held[partition]
+                moved += 1
+            for partition in move.wanted:
+                held.setdefault(partition, me)
+    counts = Counter(dict.fromkeys(here, 0)) + Counter(held.values())
+    shares = [counts[member] for member in here]
+    assert sum(shares) == partitions
+    assert max(shares) - min(shares) <= 1
+    assert moved <= partitions, "no partition is given up twice"
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_a_member_that_joins_moves_no_more_than_its_share(members: int) -> None:
+    partitions = 12
+    held = {p: p % (members - 1) for p in range(partitions)}
+    surplus = [p for me in range(members - 1) for p in next_move(partitions, range(members), held, me).surplus]
+    assert len(surplus) in (partitions // members, -(-partitions // members))

@@ -17,15 +17,18 @@ import polonaise
 import polonaise.blocking
 from polonaise.admin import coordinatorbackup
 from polonaise.admin.asking import ask_health, connected
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.coordination.values import ExpectedServer, ExpectedServers
 from polonaise.errors import CertificateRefused, CertificateUnusable, PolonaiseError, TlsNotSpoken, TlsRequired
-from polonaise.host.certificates import SERVER, STORAGE
+from polonaise.host.certificates import CLIENT, PLAYER, SERVER, STORAGE, TARGET
 from polonaise.host.real import RealHost
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import VARIABLES, TlsFiles, TlsIdentity
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+from polonaise.player import JsonLinesTarget, serve
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, GetUniqueId
 from rigs.cluster import running
 from rigs.health import until_engaged
+from rigs.playerprocesses import PlayerProcess, ShopWithShards
 from rigs.programs import run_polonaise
 from rigs.tls import Authority, replace
 from rigs.waiting import block_until, nothing_happens_for, wait_until
@@ -349,3 +352,33 @@ async def test_a_client_that_runs_waits_for_a_certificate_to_be_mended(tmp_path:
             server._arguments = [*common, *good]
             await asyncio.to_thread(server.start)
             assert (await receipt).id == 1
+
+
+def in_environment(files: TlsFiles) -> dict[str, str]:
+    return {variable: getattr(files, name) for name, variable in VARIABLES.items()}
+
+
+async def test_a_player_delivers_over_tls_with_a_certificate_for_both_roles(tmp_path: Path) -> None:
+    ours = Authority(tmp_path)
+    client = ours.client()
+    target = JsonLinesTarget(tmp_path / "a.jsonl", decode=bytes.decode)
+    with running(tmp_path / "cluster", tls=ours.node()) as cluster:
+        assert cluster.server is not None
+        address = f"polonaise://{cluster.server.address}"
+        async with serve(target, "link://localhost:0", tls=ours.issue("target", TARGET)) as server:
+            shop = ShopWithShards(tmp_path, address)
+            shop.write_settings(addresses={"a": server.address})
+            both = in_environment(ours.issue("player", CLIENT, PLAYER, hosts=()))
+            with contextlib.closing(PlayerProcess(tmp_path, environment=both)) as process:
+                await asyncio.to_thread(process.until, "active")
+                async with polonaise.connect(address, tls=client) as log:
+                    await log.append(b"a:1", partition=0)
+                path = tmp_path / "a.jsonl"
+                await wait_until(lambda: path.exists() and path.read_text())
+                assert [json.loads(line)["payload"] for line in path.read_text().splitlines()] == ["1"]
+                assert await asyncio.to_thread(process.end) == 0
+            alone = in_environment(client)
+            with contextlib.closing(PlayerProcess(tmp_path, environment=alone)) as process:
+                assert await asyncio.to_thread(process.process.wait, 60) == ExitStatus.SETTINGS
+                assert "player" in process.errors
+    await target.close()

@@ -1,7 +1,8 @@
-"""What operators may ask for: one change at a time, no copy that is needed, and copies that are spread evenly."""
+"""What operators may ask for, who is a member, and for how long the silent are waited for."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.lease import LEASE_S, RENEW_S, Leases
 from polonaise.coordination.memberchanges import (
     COPIES_MAX,
     Move,
@@ -18,9 +21,12 @@ from polonaise.coordination.memberchanges import (
     with_copy,
     without_copy,
 )
+from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, Engagement, HeadReset, PartitionValue
+from polonaise.coordination.values import ClusterDescription, Engagement, HeadReset, PartitionValue, Registration
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, PolonaiseError, UnknownStorageNode
+from polonaise.host import Host
+from rigs.coordinator import DESCRIPTION, Scene, in_a_scene
 
 NODES = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
 
@@ -188,3 +194,148 @@ def test_a_zone_that_comes_or_goes_with_a_node_gives_the_requirement_another_num
     assert zoned.required == (2, 2, 0)
     assert zoned.requirements()[0] == Requirement(2, 2, 0, {"C": "north"})
     assert zoned.without_node("C").required == (3, 2, 0)
+
+
+def test_a_member_that_renews_is_one_however_long_it_takes() -> None:
+    leases = Leases()
+    for look in range(100):
+        assert not leases.has_run_out(1, look, look * RENEW_S)
+
+
+def test_a_member_that_renews_nothing_is_none_after_the_time_of_a_lease_and_is_one_again_when_it_does() -> None:
+    leases = Leases()
+    told = [leases.has_run_out(1, 7, look * RENEW_S / 2) for look in range(20)]
+    out = told.index(True)
+    assert LEASE_S <= out * RENEW_S / 2 <= LEASE_S + RENEW_S
+    assert all(told[out:])
+    assert not leases.has_run_out(1, 8, 20.0)
+
+
+def test_who_was_stopped_itself_takes_nobody_for_dead() -> None:
+    leases = Leases()
+    assert not leases.has_run_out(1, 7, 0.0)
+    assert not leases.has_run_out(1, 7, 3600.0)
+    assert not leases.has_run_out(1, 8, 3600.1)
+
+
+def test_the_lease_of_a_member_that_is_gone_is_forgotten() -> None:
+    leases = Leases()
+    for look in range(10):
+        leases.has_run_out(1, 7, float(look))
+    leases.keep_only([2])
+    assert not leases.has_run_out(1, 7, 10.0)
+
+
+@pytest.mark.parametrize("how", ["stopped", "hanging"])
+@in_a_scene
+async def test_a_member_in_a_directory_that_works_no_more(scene: Scene, *, how: str) -> None:
+    """Stopped: its whole process. Hanging: only what renews; its process, and its locks, are as alive as before."""
+    works = asyncio.Event()
+    works.set()
+
+    async def main(host: Host) -> None:
+        coordinator = coordinator_in(host, "data/coordinator")
+        await coordinator.initialize(DESCRIPTION)
+        membership = await coordinator.register(Registration(1, "a:1"))
+        while True:
+            await works.wait()
+            await membership.renew()
+            await asyncio.sleep(RENEW_S)
+
+    process = scene.machine.start(main)
+    await asyncio.sleep(1.0)
+    observer = await scene.open()
+
+    async def seen(seconds: float) -> list[int]:
+        for _ in range(int(seconds)):
+            await observer.members()
+            await asyncio.sleep(1.0)
+        return [member.server for member in await observer.members()]
+
+    assert await seen(3 * LEASE_S) == [1]
+    if how == "stopped":
+        process.pause()
+    else:
+        works.clear()
+    assert await seen(LEASE_S - RENEW_S - 1) == [1], "not before its time"
+    assert await seen(LEASE_S) == []
+    if how == "stopped":
+        process.resume()
+    works.set()
+    assert await seen(2.0) == [1], "it goes on"
+    process.crash()
+    assert await seen(1.0) == []
+    assert not [name for name in scene.names() if name.startswith("members/1")], "nothing of it is left"
+
+
+def test_quick_answers_keep_the_patience_short() -> None:
+    patience = AnswerPatience(1.0, 4.0)
+    for _ in range(100):
+        patience.answered(0.01)
+    assert patience.seconds == 1.0
+
+
+def test_the_patience_grows_with_what_answers_take_and_stays_grown_while_they_do() -> None:
+    """With a disk that takes 1.5 s for a sync, a server is left once or twice, and not for ever."""
+    patience = AnswerPatience(1.0, 4.0)
+    for _ in range(50):
+        patience.answered(0.01)
+    left = 0
+    for _ in range(50):
+        if patience.seconds < 1.5:
+            patience.gave_up()
+            left += 1
+        else:
+            patience.answered(1.5)
+    assert left <= 2
+
+
+def test_the_patience_grows_when_nothing_comes_and_is_short_again_after_some_quick_answers() -> None:
+    patience = AnswerPatience(1.0, 4.0)
+    waits = []
+    for _ in range(4):
+        waits.append(patience.seconds)
+        patience.gave_up()
+    assert waits == [1.0, 2.25, 4.0, 4.0]
+    patience = AnswerPatience(1.0, 4.0)
+    patience.gave_up()
+    for _ in range(12):
+        patience.answered(0.01)
+    assert patience.seconds == 1.0
+
+
+def test_a_silent_server_is_left_out_while_others_end_connections_and_for_longer_each_time() -> None:
+    trials = HostTrials()
+    servers = ["a", "b", "c"]
+    assert trials.order(servers, 0.0) == servers
+    trials.silent("a", 0.0)
+    trials.spoke("b")
+    assert trials.order(servers, 0.1) == ["b", "c"]
+    assert trials.order(servers, HostTrials.LEFT_OUT_S) == servers
+    trials.silent("a", 10.0)
+    assert trials.order(servers, 10.0 + HostTrials.LEFT_OUT_S) == ["b", "c"]
+    trials.spoke("a")
+    assert trials.order(servers, 10.1) == servers
+
+
+def test_all_are_tried_when_all_are_silent_and_the_one_that_was_so_first_goes_first() -> None:
+    trials = HostTrials()
+    for now_s, server in enumerate(["c", "a", "b"]):
+        trials.silent(server, float(now_s) / 10)
+    assert trials.order(["a", "b", "c"], 0.3) == ["c", "a", "b"]
+
+
+def test_a_silent_server_is_tried_last_when_nobody_listens_at_the_others() -> None:
+    trials = HostTrials()
+    trials.silent("a", 0.0)
+    trials.refused("b")
+    assert trials.order(["a", "b"], 0.1) == ["b", "a"], "it may be slow, and the only one that runs"
+    trials.spoke("b")
+    assert trials.order(["a", "b"], 0.1) == ["b"]
+
+
+def test_a_server_that_is_not_named_any_more_is_forgotten() -> None:
+    trials = HostTrials()
+    trials.silent("a", 0.0)
+    assert trials.order(["b"], 0.1) == ["b"]
+    assert trials.order(["a", "b"], 0.1) == ["a", "b"]

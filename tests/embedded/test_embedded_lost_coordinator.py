@@ -1,4 +1,4 @@
-"""The coordinator of an embedded log that is lost, or an older copy, is made again from the storage directories."""
+"""The coordinator of an embedded log that is lost, or an older copy: refused, and made again from its directories."""
 
 from __future__ import annotations
 
@@ -95,3 +95,29 @@ async def test_a_log_that_is_open_or_not_there_is_not_recovered(tmp_path: Path) 
             await recover_embedded(f"embedded:{tmp_path / 'log'}", None, 3.0)
     with pytest.raises(NotEmbeddedLog, match="correct the path"):
         await recover_embedded(f"embedded:{tmp_path / 'nothing'}", None, 3.0)
+
+
+async def appended_to(directory: Path, data: bytes) -> int:
+    async with polonaise.connect(f"embedded:{directory}") as log:
+        await log.high_water_mark(0)
+        receipt = await log.append(data, partition=0)
+        return receipt.id
+
+
+@pytest.mark.parametrize("restarts", [1, 2, 3])
+async def test_an_older_copy_of_the_coordinator_is_refused_until_the_latest_is_back(
+    tmp_path: Path, restarts: int
+) -> None:
+    directory, older, latest = tmp_path / "log", tmp_path / "older", tmp_path / "latest"
+    await appended_to(directory, b"before the copy")
+    shutil.copytree(directory / "coordinator", older)
+    for number in range(restarts):
+        last = await appended_to(directory, b"%d" % number)
+    (directory / "coordinator").rename(latest)
+    shutil.copytree(older, directory / "coordinator")
+    for _ in range(restarts + 2):
+        with pytest.raises(ConsistencyLost, match="restore its latest state"):
+            await appended_to(directory, b"never")
+    shutil.rmtree(directory / "coordinator")
+    latest.rename(directory / "coordinator")
+    assert await appended_to(directory, b"after") == last + 1

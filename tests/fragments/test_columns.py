@@ -1,4 +1,4 @@
-"""Rows go from batches and fragments to Arrow as they are: those that are asked for, or an error, never others."""
+"""Fragments are Parquet: any reader reads them, the very batches come out, and rows go to Arrow as they are."""
 
 from __future__ import annotations
 
@@ -7,23 +7,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polonaise.errors import BadOption, FragmentDamaged, NotFound, StoreUnavailable, WrongClusterKey
+from polonaise.errors import (
+    BadOption,
+    BatchDamaged,
+    FragmentDamaged,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.fragments import arrow
 from polonaise.fragments import format as fragments
 from polonaise.fragments.arrow import SCHEMA, columns_of
 from polonaise.fragments.columns import columns_in
-from polonaise.fragments.format import batches_in
+from polonaise.fragments.format import (
+    Footer,
+    FragmentWriter,
+    batches_in,
+    open_fragment,
+    opened_by,
+)
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.ranges import Parts, Range, RangeFile
 from polonaise.fragments.store import open_store
 from polonaise.log.batch import Batch
-from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches
+from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches, rewritten, with_column
 
 COLUMNS = ["partition", "transaction_id", "timestamp", "header", "data"]
 ALL = Span(0, 2**62)
@@ -301,3 +317,186 @@ async def test_a_store_gives_what_columns_are_read_from(tmp_path: Path) -> None:
         for each in (source, missing):
             if isinstance(each, RangeFile):
                 each.close()
+
+
+@given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
+def test_the_batches_come_out_byte_for_byte(plans: list[Any], first: int, crc: int) -> None:
+    batches = batches_of(plans, first, crc)
+    footer, raw = fragment_of(batches)
+    assert footer == Footer(KEY, 7, first, batches[-1].last, crc, batches[-1].crc, len(batches))
+    assert list(batches_in(raw, KEY)) == [bytes(batch.view) for batch in batches]
+
+
+def test_row_groups_end_with_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "GROUP_ROWS", 3)
+    batches = batches_of(PLAN * 4)
+    _, raw = fragment_of(batches)
+    _, file = open_fragment(raw)
+    assert [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)] == [4] * 6
+    assert list(batches_in(raw)) == [bytes(batch.view) for batch in batches]
+
+
+def test_any_reader_of_parquet_sees_the_transactions(tmp_path: Any) -> None:
+    batches = batches_of(PLAN)
+    (tmp_path / "f.parquet").write_bytes(fragment_of(batches)[1])
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert table.schema.remove_metadata() == SCHEMA
+    expected = [tx for batch in batches for tx in batch.transactions()]
+    assert table.column("transaction_id").to_pylist() == [tx.id for tx in expected]
+    assert table.column("data").to_pylist() == [tx.data for tx in expected]
+    assert table.column("header").to_pylist() == [tx.header for tx in expected]
+    assert [int(at.timestamp() * 1e6) for at in table.column("timestamp").to_pylist()] == [1_000_000] * 6
+
+
+def test_the_footer_can_be_read_from_the_end_alone() -> None:
+    footer, raw = fragment_of(batches_of(PLAN))
+    length = 8 + int.from_bytes(raw[-8:-4], "little")
+    for end in (raw, raw[-length:]):
+        opened = opened_by(end)
+        assert opened is not None
+        assert opened[0] == footer
+    assert opened_by(raw[-length + 1 :]) is None
+    assert opened_by(b"") is None
+    with pytest.raises(FragmentDamaged):
+        opened_by(raw[:-1])
+
+
+def test_a_batch_that_does_not_follow_is_refused() -> None:
+    first, second, third = batches_of(PLAN)
+    writer = FragmentWriter(KEY)
+    writer.add(first)
+    with pytest.raises(BatchDamaged, match="does not follow"):
+        writer.add(third)
+    forked = batches_of(PLAN[:1], second.first, crc=1)[0]
+    with pytest.raises(BatchDamaged, match="does not follow"):
+        writer.add(forked)
+
+
+def test_a_fragment_of_no_batches_cannot_be() -> None:
+    with pytest.raises(BatchDamaged, match="a fragment holds one batch or more"):
+        FragmentWriter(KEY).finish()
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_column("data", b"x"),
+        with_column("header", 99),
+        with_column("sequence", 99),
+        with_column("session_id", 99),
+        with_column("crc32", 99),
+        with_column("locks", b""),
+        with_column("client_high_water_mark", 99),
+        with_column("batch_registers", b""),
+        with_column("batch_crc32", 99),
+        lambda table: table.slice(1),
+        lambda table: table.slice(0, 4),
+        lambda table: table.slice(0, 5),
+        lambda table: table.drop_columns(["crc32"]),
+    ],
+)
+def test_another_value_or_a_row_less_is_found(change: Any) -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    assert list(batches_in(rewritten(raw, lambda table: table)))
+    with pytest.raises(FragmentDamaged):
+        list(batches_in(rewritten(raw, change)))
+
+
+@given(st.data())
+def test_whatever_is_done_to_the_bytes_is_refused_or_harmless(data: Any) -> None:
+    batches = batches_of(PLAN)
+    _, raw = fragment_of(batches)
+    place = data.draw(st.integers(0, len(raw) - 1))
+    damaged = raw[:place] + data.draw(st.binary(max_size=9)) + raw[place + data.draw(st.integers(0, 9)) :]
+    try:
+        got = list(batches_in(damaged))
+    except (FragmentDamaged, UnsupportedFormat):
+        return
+    assert got == [bytes(batch.view) for batch in batches]
+
+
+@pytest.mark.parametrize("raw", [b"", b"PAR1", b"x" * 1000])
+def test_what_is_no_parquet_is_no_fragment(raw: bytes) -> None:
+    with pytest.raises(FragmentDamaged):
+        open_fragment(raw)
+
+
+def test_a_parquet_file_of_somebody_else_is_no_fragment(tmp_path: Any) -> None:
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(FragmentDamaged, match="no checksum of its own"):
+        open_fragment(tmp_path / "other.parquet")
+
+
+def test_a_fragment_of_another_version_is_refused() -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(UnsupportedFormat, match="2"):
+        open_fragment(rewritten(raw, lambda table: table, {b"polonaise.format": b"2"}))
+
+
+def test_a_fragment_of_another_cluster_is_refused() -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(WrongClusterKey):
+        list(batches_in(raw, bytes(16)))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a store with two fragments of a partition."""
+    directory = tmp_path_factory.mktemp("store")
+    first = [*plain_batches([50, 1, 70]), *batches_of(PLAN, 121, plain_batches([50, 1, 70])[-1].crc)]
+    for batches in (first, plain_batches([30, 30], first=first[-1].last + 1)):
+        footer, raw = fragment_of(batches)
+        path = directory / name_of(footer).path
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(raw)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def rows(store: Path) -> list[dict[str, Any]]:
+    """The transactions as our own reader gives them."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(store.glob("7/*.parquet")):
+        first, last = (int(part) for part in path.name.split("-")[:2])
+        footer = pq.read_metadata(path).metadata
+        assert int(footer[b"polonaise.first"]) == first
+        name = name_of_path(path)
+        for batch in columns_in(str(path), name, Span(first, last), COLUMNS):
+            found += batch.to_pylist()
+    assert [row["transaction_id"] for row in found] == list(range(len(found)))
+    return found
+
+
+def name_of_path(path: Path) -> Any:
+    from polonaise.fragments.protocol.names import FragmentName
+
+    name = FragmentName.parse(f"{path.parent.name}/{path.name}")
+    assert name is not None
+    return name
+
+
+def test_pyarrow(store: Path, rows: list[dict[str, Any]]) -> None:
+    tables = [pq.read_table(path, columns=COLUMNS) for path in sorted(store.glob("7/*.parquet"))]
+    assert [row for table in tables for row in table.to_pylist()] == rows
+
+
+def test_pandas(store: Path, rows: list[dict[str, Any]]) -> None:
+    frames = [pandas.read_parquet(path, columns=COLUMNS) for path in sorted(store.glob("7/*.parquet"))]
+    frame = pandas.concat(frames)
+    assert frame.to_dict("records") == [{**row, "timestamp": pandas.Timestamp(row["timestamp"])} for row in rows]
+
+
+def test_duckdb(store: Path, rows: list[dict[str, Any]]) -> None:
+    columns = COLUMNS.copy()
+    columns[2] = "epoch_us(timestamp)"  # as a value of Python's, DuckDB would want pytz
+    found = duckdb.sql(f"SELECT {', '.join(columns)} FROM '{store}/7/*.parquet' ORDER BY transaction_id").fetchall()
+    expected = [{**row, "timestamp": round(row["timestamp"].timestamp() * 1e6)} for row in rows]
+    assert found == [tuple(row[name] for name in COLUMNS) for row in expected]
+    counted = f"SELECT count(*) FROM '{store}/7/*.parquet' WHERE transaction_id BETWEEN 100 AND 139 AND header = 4"
+    wanted = [row for row in rows if 100 <= row["transaction_id"] <= 139 and row["header"] == 4]
+    assert duckdb.sql(counted).fetchall() == [(len(wanted),)]

@@ -1,4 +1,4 @@
-"""The real machine's own corners: errors of the system, clean stops and loud ones."""
+"""The real machine's own corners: addresses, errors of the system, what arrives, clean stops and loud ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
-from polonaise.host.address import HostPort, UnixPath, parse_address
+from polonaise.host.address import HostPort, UnixPath, is_every_interface, parse_address
 from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
 from rigs.descriptors import no_descriptors_left
@@ -405,3 +408,96 @@ def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tm
     """In a process of its own: one as large as this takes long to be forked a hundred times."""
     held = output_of(run_python("-c", FORKS, tmp_path / "lock"))
     assert held == "0\n", "so many of a hundred children held the lock"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "0", "0x0.0", "[::]", "[0:0::0]", "[::ffff:0.0.0.0]", "[::%eth0]"])
+def test_every_interface(host: str) -> None:
+    assert is_every_interface(parse_address(f"{host}:7000"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.0", "[::1]", "[fe80::1%eth0]", "m1", "0a.example.com", "x"])
+def test_one_interface(host: str) -> None:
+    assert not is_every_interface(parse_address(f"{host}:0"))
+
+
+def test_a_socket_in_the_file_system_is_one_place() -> None:
+    assert not is_every_interface(parse_address("unix:/0.0.0.0"))
+
+
+class Ends(asyncio.Protocol):
+    """One end of a connection: keeps what it receives, and sends it back if it is the accepted one."""
+
+    def __init__(self, echoes: bool = False) -> None:
+        self.echoes = echoes
+        self.transport: asyncio.Transport
+        self.received: list[bytes] = []
+        self.ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received.append(data)
+        if self.echoes:
+            self.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+
+
+@asynccontextmanager
+async def connected(host: RealHost, address: str) -> AsyncIterator[tuple[Ends, Ends]]:
+    """Yield the dialling and the accepted end of a connection."""
+    accepted = Ends(echoes=True)
+    listener = await host.network.listen(address, lambda: accepted)
+    transport, dialling = await host.network.connect(listener.address, Ends)
+    assert isinstance(dialling, Ends), "the protocol that the factory made"
+    try:
+        yield dialling, accepted
+    finally:
+        transport.close()
+        await wait_until(lambda: dialling.ended and accepted.ended)
+        await listener.close()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+async def test_a_few_bytes_take_a_few_bytes_of_memory_on_their_way(kind: str, tmp_path: Path) -> None:
+    """asyncio asks for 256 KiB for each read, and gives most of it back: that leaves a heap full of holes."""
+    host = RealHost()
+    async with connected(host, "127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path / 's'}") as (dialling, accepted):
+        dialling.transport.write(b"first")
+        await wait_until(lambda: dialling.received)
+        tracemalloc.start()
+        try:
+            for number in range(50):
+                dialling.transport.write(b"%05d" % number)
+                await wait_until(lambda number=number: len(dialling.received) == number + 2)  # type: ignore[misc]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 100_000
+        assert dialling.received == accepted.received == [b"first", *(b"%05d" % number for number in range(50))]
+    host.close()
+
+
+def test_threads_with_loops_of_their_own_receive_what_was_sent_to_each() -> None:
+    """They receive at the same time, because a read lets other threads go on."""
+    mixed: list[bytes] = []
+
+    async def exchange(letter: bytes) -> None:
+        host = RealHost()
+        async with connected(host, "127.0.0.1:0") as (dialling, _):
+            for _ in range(200):
+                dialling.received.clear()
+                dialling.transport.write(letter * 100_000)
+                await wait_until(lambda: sum(map(len, dialling.received)) == 100_000, every_s=0)
+                mixed.extend(part for part in dialling.received if part != letter * len(part))
+        host.close()
+
+    threads = [threading.Thread(target=asyncio.run, args=(exchange(letter),)) for letter in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not mixed

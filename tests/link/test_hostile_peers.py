@@ -1,8 +1,9 @@
-"""Peers that dawdle, do not read, or say what nobody should: each harms its own connection only."""
+"""Peers that dawdle, do not read, or say what nobody should, and what all connections hold and lose together."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -17,7 +18,10 @@ from polonaise.errors import (
     Retry,
     TlsNotSpoken,
 )
+from polonaise.host.tcpcounts import segment_counts
+from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection
+from polonaise.link.protocol.measuring import LATELY_S, LossMeasuring
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     Feed,
@@ -234,3 +238,139 @@ async def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may
     with pytest.raises(ConnectionLost, match="frame_damaged") as raised:
         await connection.request(HighWaterMark(), deadline_s=1.0)
     assert raised.value.retry is Retry.AGAIN
+
+
+MB = 2**20
+
+
+class Holding:
+    """Something that holds bytes until it is cut off."""
+
+    def __init__(self, name: str) -> None:
+        self.peer_name = name
+        self.error: PolonaiseError | None = None
+
+    def abort(self, error: PolonaiseError) -> None:
+        self.error = error
+
+
+def test_the_greediest_goes_and_the_others_stay() -> None:
+    budget = Budget(10 * MB)
+    modest, greedy, late = Holding("modest"), Holding("greedy"), Holding("late")
+    budget.book(modest, 2 * MB)
+    budget.book(greedy, 7 * MB)
+    assert budget.cut_off == 0
+    budget.book(late, 3 * MB)
+    assert isinstance(greedy.error, Overloaded)
+    assert modest.error is None
+    assert late.error is None
+    assert (budget.total, budget.cut_off) == (5 * MB, 1)
+
+
+def test_what_was_given_back_is_there_again() -> None:
+    budget = Budget(10 * MB)
+    first, second = Holding("first"), Holding("second")
+    for _ in range(5):
+        budget.book(first, 9 * MB)
+        assert budget.tight
+        budget.book(first, 0)
+        budget.book(second, 9 * MB)
+        budget.release(second)
+    assert (budget.total, budget.cut_off) == (0, 0)
+    assert not budget.tight
+
+
+@simulated
+async def test_answers_that_are_taken_are_on_nobodys_account(rig: Rig) -> None:
+    budget = rig.server.budget = Budget(100 * MB)
+    reading, deaf = await rig.greeted_raw(), await rig.greeted_raw()
+    deaf.transport.pause_reading()
+    for connection in rig.server.connections:
+        for _ in range(40):
+            connection.send(Refused(0, "code", "x" * 60_000))
+    await wait_until(lambda: len(reading.heard) == 41)
+    await asyncio.sleep(2)  # the next heartbeat looks
+    assert 1 * MB < budget.total < 2.4 * MB, "what the network took of it is off too"
+    deaf.transport.abort()
+    await wait_until(lambda: budget.total == 0)
+
+
+@simulated
+async def test_what_is_shared_is_on_nobodys_account(rig: Rig) -> None:
+    """A live feed to a thousand subscribers is one batch in memory, not a thousand."""
+    budget = rig.server.budget = Budget(1 * MB)
+    deaf = await rig.greeted_raw()
+    deaf.transport.pause_reading()
+    for _ in range(40):
+        rig.server.only.send(Refused(0, "code", "x" * 60_000), shared=True)
+    await asyncio.sleep(2)
+    assert (budget.total, budget.cut_off) == (0, 0)
+
+
+@simulated
+async def test_unfinished_frames_are_bounded_over_all_connections(rig: Rig) -> None:
+    budget = rig.server.budget = Budget(2 * MB)
+    greedy = [await rig.greeted_raw() for _ in range(4)]
+    modest = await rig.connect()
+    begun = MB.to_bytes(4, "little") + bytes(20)
+    for number, peer in enumerate(greedy):
+        peer.say(begun + bytes((number + 1) * 240_000))
+    await wait_until(lambda: budget.cut_off > 0)
+    await asyncio.sleep(1)
+    assert budget.total <= 2 * MB
+    assert greedy[3].lost
+    assert modest.closed is None
+
+
+def test_the_share_that_was_sent_again_lately_is_told() -> None:
+    losses = LossMeasuring()
+    assert losses.resent is None, "nobody has counted yet"
+    losses.seen(0.0, 1_000, 500)  # of before: nobody knows when
+    assert losses.resent == 0.0
+    losses.seen(1.0, 1_100, 530)
+    assert losses.resent == 0.3
+
+
+def test_losses_of_long_ago_are_told_no_more() -> None:
+    losses = LossMeasuring()
+    for second, resent in enumerate([0, 10, 10, 10, 10, 10, 10, 10]):
+        losses.seen(float(second), 100 * second, resent)
+        assert (losses.resent > 0) == (1 <= second <= LATELY_S)
+
+
+def test_a_single_loss_is_none() -> None:
+    losses = LossMeasuring()
+    losses.seen(0.0, 0, 0)
+    losses.seen(1.0, 4, 2)
+    assert losses.resent == 0.0
+
+
+def test_all_sent_again_is_not_more_than_all() -> None:
+    losses = LossMeasuring()
+    losses.seen(0.0, 10, 0)
+    losses.seen(1.0, 10, 5)  # such as what opens a connection, which carries no data
+    assert losses.resent == 1.0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the kernel does not tell")
+async def test_the_kernel_counts_what_was_sent_on_a_connection() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        for _ in range(5):
+            writer.write(b"x")
+            await reader.readexactly(1)
+        counts = segment_counts(writer.transport)
+        assert counts is not None
+        assert counts.sent >= 5
+        assert counts.resent < counts.sent
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_without_a_connection_nothing_is_counted() -> None:
+    assert segment_counts(None) is None

@@ -1,8 +1,9 @@
-"""What can be seen of a log at every await of whatever changes it: all that it holds, or that it is not to be used."""
+"""What can be seen of a log at every await of whatever changes it, and what a task leaves that is cancelled there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,13 +13,25 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log import registers, tail
 from polonaise.log.batch import Batch
+from polonaise.log.control import ControlFile
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
+from polonaise_proving.stages.simulated.process import Process
 from polonaise_proving.stages.simulated.world import Machine
-from rigs.log import Maker, Open, crcs, in_one_life, opened_on, segment_path, simulate, simulated
-
-pytestmark = pytest.mark.slow
+from rigs.log import (
+    DIRECTORY,
+    KEY,
+    PARTITION,
+    Maker,
+    Open,
+    crcs,
+    in_one_life,
+    opened_on,
+    segment_path,
+    simulate,
+    simulated,
+)
 
 SMALL = LogSettings(segment_bytes_max=700)
 EVERYTHING = 2**62
@@ -152,6 +165,7 @@ def _watched(change: Callable[[Open, Watch, list[Batch]], Awaitable[None]], capa
 CAPACITIES = pytest.mark.parametrize("capacity", [0, 1, 32])
 
 
+@pytest.mark.slow
 @CAPACITIES
 def test_a_log_that_rolls_has_all_that_it_holds_at_every_moment(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "CHECKPOINT_BATCHES", 2)
@@ -166,6 +180,7 @@ def test_a_log_that_rolls_has_all_that_it_holds_at_every_moment(capacity: int, m
     watched(rolls, capacity)
 
 
+@pytest.mark.slow
 @CAPACITIES
 @pytest.mark.parametrize("last", [11, 10, 7, 3])
 def test_a_log_that_is_cut_has_what_is_kept_or_is_not_to_be_used(last: int, capacity: int) -> None:
@@ -178,6 +193,7 @@ def test_a_log_that_is_cut_has_what_is_kept_or_is_not_to_be_used(last: int, capa
     watched(cuts, capacity)
 
 
+@pytest.mark.slow
 @CAPACITIES
 def test_a_log_that_is_trimmed_has_what_is_left(capacity: int) -> None:
     async def trims(opened: Open, watch: Watch, made: list[Batch]) -> None:
@@ -191,6 +207,7 @@ def test_a_log_that_is_trimmed_has_what_is_left(capacity: int) -> None:
     watched(trims, capacity)
 
 
+@pytest.mark.slow
 @CAPACITIES
 def test_a_log_that_is_read_again_after_damage_has_what_is_good_or_is_not_to_be_used(capacity: int) -> None:
     async def loses(opened: Open, watch: Watch, made: list[Batch]) -> None:
@@ -203,6 +220,7 @@ def test_a_log_that_is_read_again_after_damage_has_what_is_good_or_is_not_to_be_
     watched(loses, capacity)
 
 
+@pytest.mark.slow
 @CAPACITIES
 def test_a_log_that_is_closed_has_everything_until_it_can_not_be_used(capacity: int) -> None:
     async def closes(opened: Open, watch: Watch, made: list[Batch]) -> None:
@@ -217,6 +235,7 @@ def test_a_log_that_is_closed_has_everything_until_it_can_not_be_used(capacity: 
     watched(closes, capacity)
 
 
+@pytest.mark.slow
 @simulated
 async def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_end_ever_after(
     machine: Machine,
@@ -239,6 +258,7 @@ async def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_
         assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
 
+@pytest.mark.slow
 @in_one_life(settings=SMALL)
 async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing_that_follows(
     machine: Machine, opened: Open
@@ -264,8 +284,136 @@ async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing
     assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
 
+@pytest.mark.slow
 @simulated
 async def test_logs_that_are_given_one_cache_share_it(machine: Machine) -> None:
     cache = SegmentCache(0)
     async with opened_on(machine, SMALL, cache):
         assert len(cache) == 1
+
+
+Work = Callable[[Host, SegmentCache], Awaitable[Callable[[], Awaitable[None]]]]
+"""Prepares something, and returns what is cancelled."""
+
+
+class Cut:
+    """Cancels a task at its call of this number: while that is under way, or when its outcome is on the way."""
+
+    def __init__(self, host: Host, number: int, late: bool) -> None:
+        self._disk: Any = host.disk
+        self._left = number
+        self._late = late
+        self.task: asyncio.Task[None]
+
+    async def through(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether it was cut short."""
+        submit = self._disk.submit
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            future = submit(*args, **kwargs)
+            if asyncio.current_task() is self.task:
+                self._left -= 1
+                if not self._left and self._late:
+                    future.add_done_callback(lambda _: self.task.cancel())
+                elif not self._left:
+                    asyncio.get_running_loop().call_soon(self.task.cancel)
+            return future
+
+        async def run() -> None:
+            await work()
+
+        self._disk.submit = counting
+        self.task = asyncio.create_task(run())
+        try:
+            await asyncio.wait([self.task])
+        finally:
+            del self._disk.submit
+        await asyncio.sleep(0.1)
+        if not self.task.cancelled():
+            self.task.result()
+        return self.task.cancelled()
+
+
+async def opens(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    control = await ControlFile.open(host, DIRECTORY, KEY)
+
+    async def work() -> None:
+        slot = await control.load(PARTITION)
+        assert slot is not None
+        log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, SMALL, cache)
+        await log.close()
+
+    return work
+
+
+async def opens_control(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    async def work() -> None:
+        control = await ControlFile.open(host, DIRECTORY, KEY)
+        await control.close()
+
+    return work
+
+
+async def reads(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    opened = await Open.on(host, SMALL, cache=cache)
+
+    async def work() -> None:
+        for first in (0, 4, 8, 11, 1):
+            await opened.log.read(first, 11, 1 << 20)
+
+    return work
+
+
+async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    opened = await Open.on(host, SMALL, cache=cache)
+
+    async def work() -> None:
+        try:
+            await opened.append_each(Maker(opened.log.last, opened.log.last_crc).batches(4, size=60))
+            await opened.log.cut(5)
+        finally:
+            await opened.log.close()
+
+    return work
+
+
+@pytest.mark.exhaustive  # of moments
+@pytest.mark.parametrize("late", [False, True], ids=["during a call", "when its outcome is on the way"])
+@pytest.mark.parametrize("capacity", [0, 32])
+@pytest.mark.parametrize("prepare", [opens, opens_control, reads, rolls_and_cuts])
+def test_what_was_opened_is_closed(prepare: Work, capacity: int, late: bool) -> None:
+    async def write(host: Host) -> None:
+        opened = await Open.on(host, SMALL)
+        await opened.append_each(Maker().batches(12, size=60))
+        await opened.close()
+
+    async def cut_short(machine: Machine, number: int) -> bool:
+        cut = False
+
+        async def main(host: Host) -> None:
+            nonlocal cut
+            cache = SegmentCache(capacity)
+            work = await prepare(host, cache)
+            cut = await Cut(host, number, late).through(work)
+            known = [path for path in process.handles if path.endswith(".seq")]
+            assert len(known) == len(cache), known
+            assert not [path for path in process.handles if path.endswith((".idx", ".new"))]
+            if prepare is opens_control:
+                assert not process.handles
+            with contextlib.suppress(PolonaiseError):
+                if prepare is not opens_control:
+                    return
+                await (await ControlFile.open(host, DIRECTORY, KEY)).close()
+
+        process: Process = machine.start(main)
+        await process.ended()
+        return cut
+
+    async def scenario(machine: Machine) -> int:
+        await machine.start(write).ended()
+        number = 1
+        while await cut_short(machine, number):
+            number += 1
+        return number
+
+    assert simulate(scenario) > 5

@@ -1,4 +1,4 @@
-"""Rows that a table can't hold: each has a name, the run fails on it or goes on without it, and the audit agrees."""
+"""Rows on their way into a table, where they come from, and where it can't hold them or be read."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ import os
 import time
 import traceback
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 from sqlalchemy import text
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
-from polonaise.errors import ViewFailed
+from polonaise.errors import DiskFailed, ViewFailed
+from polonaise.fragments.protocol.coverage import Span
+from polonaise.pipelines import viewsource
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.moments import moment_of, with_times
+from polonaise.pipelines.source import LogSource
+from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import rebuild, update
+from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
+from polonaise.spark.options import ReadOptions, read_options
 from polonaise_proving.stages.databaseservers import engine_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
 
 READ = {"decoder": "json", "decoderSchema": "key string, name string, at timestamp, amount bigint, rate double"}
 things = TableView(
@@ -96,6 +104,7 @@ LONG = {"key": "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(1_000)), "
 NO_KEY = {"amount": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_new_york")
 def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
     spark: SparkSession, log: Log, address: str, table: str
@@ -130,6 +139,7 @@ def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
 SECRET = "postgresql://u:hunter2secret@h/db"
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive  # of databases: a row is shown by what they share
 def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
     spark: SparkSession, log: Log, address: str, table: str
@@ -146,6 +156,7 @@ def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
         assert "hunter" not in "".join(traceback.format_exception(failed.value))
 
 
+@pytest.mark.slow
 @pytest.mark.exhaustive  # of databases: a row is shown by what they share
 def test_the_sum_of_a_key_is_told_without_the_secret_in_it(
     spark: SparkSession, log: Log, address: str, table: str
@@ -156,6 +167,7 @@ def test_the_sum_of_a_key_is_told_without_the_secret_in_it(
         update(spark, address, things, table)
 
 
+@pytest.mark.slow
 def test_a_refused_row_is_kept_and_named_as_it_is(spark: SparkSession, log: Log, address: str, table: str) -> None:
     """With its nulls, and its times to the microsecond: two keys may differ by one."""
     times = ["2026-01-01T00:00:00.123456Z", "2026-01-01T00:00:00.123457Z"]
@@ -167,6 +179,7 @@ def test_a_refused_row_is_kept_and_named_as_it_is(spark: SparkSession, log: Log,
     assert [json.loads(row) for row in kept] == [{**key, "rate": 0.1, "name": None} for key in keys]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["postgresql"], indirect=True)
 def test_a_row_that_many_transactions_made_is_not_left_out_with_them(
     spark: SparkSession, log: Log, address: str, table: str
@@ -179,6 +192,7 @@ def test_a_row_that_many_transactions_made_is_not_left_out_with_them(
     assert rows(table, "SELECT column_name FROM summed_refused") == [("key",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["postgresql"], indirect=True)
 def test_a_row_is_named_by_its_transaction_where_the_view_has_it(
     spark: SparkSession, log: Log, address: str, table: str
@@ -190,6 +204,7 @@ def test_a_row_is_named_by_its_transaction_where_the_view_has_it(
     assert [each[:3] for each in report.undecodable.refused.named] == [(0, 1, "name")]
 
 
+@pytest.mark.slow
 def test_a_sum_that_does_not_fit_files_is_refused_by_key_and_column_too(
     spark: SparkSession, log: Log, address: str, tmp_path: Path
 ) -> None:
@@ -208,6 +223,7 @@ def test_a_sum_that_does_not_fit_files_is_refused_by_key_and_column_too(
     assert [row.amount for row in spark.read.parquet(f"{tmp_path}/table/current").collect()] == [8 * 10**18 + 2]
 
 
+@pytest.mark.slow
 def test_what_is_held_is_read_as_it_was(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
     """Of years that the local calendar would move out of what Python has; differences of them are named, too."""
     append(log, *GOOD)
@@ -220,3 +236,111 @@ def test_what_is_held_is_read_as_it_was(spark: SparkSession, log: Log, address: 
     (found,) = audit_table(spark, address, things, database).found.differences
     assert found.values == {"at": (datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))}
     assert os.environ.get("TZ") is None or found.kind == "different"
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where this process believes to be."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "moment"),
+    [
+        (round(NOON.timestamp()) * 1_000_000 + 1, NOON.replace(microsecond=1)),
+        (-62_135_596_800_000_000, datetime(1, 1, 1, tzinfo=UTC)),
+        (253_402_300_799_999_999, datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        (1_793_511_000_000_000, datetime(2026, 11, 1, 5, 30, tzinfo=UTC)),  # 01:30 in New York, for the first time
+        (1_793_514_600_000_000, datetime(2026, 11, 1, 6, 30, tzinfo=UTC)),
+        (None, None),
+    ],
+)
+def test_a_moment_is_the_same_in_every_zone_and_year(zone: str, microseconds: int | None, moment: datetime) -> None:
+    assert moment_of(microseconds) == moment
+
+
+def test_what_python_does_not_have_is_told_as_spark_tells_it() -> None:
+    made = {"at": moment_of, "local": datetime.fromisoformat, "day": date.fromisoformat}
+    row = {"at": 1, "local": "0001-01-01 00:00:00", "day": "9999-12-31", "n": 7}
+    assert with_times(row, made) == {
+        "at": datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+        "local": datetime(1, 1, 1),  # noqa: DTZ001 - without a zone
+        "day": date(9999, 12, 31),
+        "n": 7,
+    }
+    far = {"at": 2**62, "local": "+10000-01-01 00:00:00", "day": None}
+    assert with_times(far, made) == far
+
+
+VIEW = TableView("rows", "SELECT transaction_id FROM {log}")
+
+
+def written(table: str) -> None:
+    no_spark: Any = None  # the directory is looked at before Spark is needed
+    target = open_target(no_spark, table, VIEW, "cluster")
+    target.prepare(StructType([]))
+    target.merge(no_spark, target.marks(), {0: 1})
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_in_the_way_is_told(tmp_path: Path, kind: str, below: str) -> None:
+    (tmp_path / "file").write_text("none")
+    place = f"{tmp_path / 'file'}{below}"
+    with pytest.raises(
+        DiskFailed, match=f"the table in {place} can't be read or written: .*; correct its path"
+    ) as told:
+        written(f"{kind}:{place}")
+    assert str(told.value).isprintable()
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "garbage"])
+def test_a_damaged_delta_log_is_told(tmp_path: Path, damaged: str) -> None:
+    import deltalake
+
+    deltalake.write_deltalake(str(tmp_path / "lake"), pa.table({"transaction_id": [1]}))
+    (commit,) = (tmp_path / "lake" / "_delta_log").glob("*.json")
+    commit.write_text(damaged)
+    with pytest.raises(DiskFailed, match=f"the Delta table in {tmp_path / 'lake'} .*; restore its _delta_log") as told:
+        written(f"delta:{tmp_path / 'lake'}")
+    assert str(told.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("source", "store"),
+    [
+        (LogSource("file:/log", {"fragments": "/jobs"}, ""), "/jobs"),
+        (LogSource("file:/log", {}, ""), "/views"),
+        (LogSource("fragments:/jobs", {}, ""), "/jobs"),
+    ],
+)
+@pytest.mark.parametrize("name", ["fragments", "Fragments"])
+def test_marks_and_rows_are_of_one_store(
+    monkeypatch: pytest.MonkeyPatch, source: LogSource, store: str, name: str
+) -> None:
+    looked: list[ReadOptions] = []
+
+    class History:
+        def __init__(self, options: ReadOptions) -> None:
+            looked.append(options)
+
+        def wanted(self) -> dict[int, Span]:
+            return {0: Span(0, 9)}
+
+    def read(spark: Any, cluster: str, **options: str) -> Any:
+        looked.append(read_options({"cluster": cluster, **options}))
+
+    monkeypatch.setattr(viewsource, "QueryHistory", History)
+    monkeypatch.setattr(viewsource.query, "read", read)
+    view = TableView("v", lambda log: type("Frame", (), {"columns": ["a"]}), read={name: "/views", "headers": "1"})
+    seen = ViewSource(None, source, view, UndecodablePolicy.FAIL)  # type: ignore[arg-type]
+    assert seen.marks() == {0: 9}
+    seen.rows({}, {0: 9})
+    assert [(each.cluster, each.fragments) for each in looked] == [(source.address, store)] * 2

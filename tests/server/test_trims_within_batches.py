@@ -1,9 +1,9 @@
-"""A trim may be asked for at any id, also within a batch. Copies are cut where batches end, so that is all that is
-confirmed to them."""
+"""A trim may be asked for at any id. Copies are cut where batches, and segments, end: that is what is confirmed."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import add_storage
 from polonaise.client.log import Log
 from polonaise.fragments.protocol.names import fingerprint
-from polonaise.wire.messages import Confirm
+from polonaise.server import trimming
+from polonaise.wire.messages import Confirm, Trimmed
 from rigs.archivedtown import ArchivedTown
 from rigs.town import held_down
 from rigs.waiting import wait_until
@@ -106,3 +107,19 @@ def test_a_copy_with_a_mark_within_a_batch_from_an_earlier_version_is_engaged_ag
         await town.come_back_with_what_was_confirmed()
 
     TrimmedTown().tell(story)  # type: ignore[arg-type]
+
+
+async def test_the_first_id_is_the_one_from_which_on_every_replica_holds_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    firsts = {"a": [40, 80], "b": [95], "c": [0]}
+
+    async def drop_one(reader: Any, session: Any, name: str, before: int, certain: int) -> Trimmed:
+        first = firsts[name].pop(0)
+        return Trimmed(first, not firsts[name])
+
+    monkeypatch.setattr(trimming, "_drop_one", drop_one)
+    session: Any = SimpleNamespace(engaged=list(firsts), id=1)
+    reader: Any = SimpleNamespace(owner=SimpleNamespace(session=session, partition=0))
+    told = await trimming._drop(reader, session, 100, 101)
+    assert (told.first, bool(told.done)) == (95, True)

@@ -1,25 +1,39 @@
-"""What a smoke test keeps on disk: its state, its journals, its report; and what it refuses."""
+"""What a smoke test keeps on disk, its clocked nodes, its clients, and how its parts begin and stop."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from polonaise.errors import BadOption, DiskFull
+from polonaise_proving.faults import hostfaults as injection
 from polonaise_proving.judges.histories import BrokenPromise
 from polonaise_proving.record.failures import SmokeFailed
+from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.record.journal import Follower, Journal, lines_in
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
 from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
 from polonaise_proving.scenarios.smoke.state import SmokeState
-from polonaise_proving.stages.hosts.hosts import LoopbackHosts
+from polonaise_proving.stages.hosts import hosts as hosts_module
+from polonaise_proving.stages.hosts.clientjob import ClientJob
+from polonaise_proving.stages.hosts.clocked import clock_of, set_clock
+from polonaise_proving.stages.hosts.hosts import LoopbackHosts, NamespaceHosts, NoNetwork
+from polonaise_proving.stages.hosts.parts import NodePart
 from polonaise_proving.stages.hosts.town import Ports
+from polonaise_proving.work import bankclient as client_module
+from polonaise_proving.work.bankclient import Client
 
 
 def state() -> SmokeState:
@@ -199,3 +213,85 @@ def test_a_report_says_how_many_faults_of_each_kind_were_judged_and_when_the_las
     told = report()
     told.faults, told.judged, told.told_s = {"cut-pair": 2, "kill": 3}, {"cut-pair": 2}, {"cut-pair": 2.6}
     assert "judged      2 cut-pair, 0 kill\ntold within cut-pair 2.6 s\n" in told.text()
+
+
+@pytest.mark.parametrize("status", [0, 1, -9])
+def test_a_node_that_does_not_stop_gracefully_fails_the_run(status: int) -> None:
+    node: Any = SimpleNamespace(pid=7, exit_status=status, log="last words", stop=lambda: None)
+    if status:
+        with pytest.raises(SmokeFailed, match=f"exit status {status}: last words"):
+            NodePart("server-1", node).stop()
+    else:
+        NodePart("server-1", node).stop()
+
+
+class Archiver:
+    name = "archiver-1"
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+        self.killed: list[int | None] = []
+
+    def ended(self) -> str:
+        return ""
+
+    def start(self) -> None:
+        self.pid = 8
+
+    def kill(self) -> None:
+        self.killed.append(self.pid)
+
+
+@pytest.mark.parametrize(("pid", "killed"), [(7, 7), (None, 8)])
+def test_an_archiver_is_killed_amid_a_run(monkeypatch: pytest.MonkeyPatch, pid: int | None, killed: int) -> None:
+    monkeypatch.setattr(injection, "_ARCHIVING_S", 0.0)
+    archiver = Archiver(pid)
+    town: Any = SimpleNamespace(archiver=archiver, part=lambda name: archiver)
+    assert injection.begin(town, Fault(FaultKind.KILL, "archiver-1"))
+    assert archiver.killed == [killed]
+
+
+def test_hosts_whose_name_is_taken_remove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ip(*arguments: str) -> str:
+        raise NoNetwork("File exists")
+
+    removed: list[str] = []
+    monkeypatch.setattr(hosts_module, "_run", ip)
+    monkeypatch.setattr(hosts_module, "remove_namespaces", removed.append)
+    with pytest.raises(NoNetwork, match="File exists"):
+        NamespaceHosts("plnx", ["x"], "198.18.0")
+    assert removed == []
+
+
+def test_a_clock_is_set_while_somebody_goes_by_it(tmp_path: Path) -> None:
+    set_clock(tmp_path / "clock", 0.0)
+    time_ns = clock_of(tmp_path / "clock", lambda: 7)
+    assert time_ns() == 7
+    set_clock(tmp_path / "clock", 86_400.0)
+    assert time_ns() == 86_400 * 10**9 + 7
+    set_clock(tmp_path / "clock", -1.0)
+    assert time_ns() == 7 - 10**9
+
+
+def test_a_command_runs_by_the_clock_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "teller.py").write_text("import sys, time\nprint(time.time(), time.time_ns(), *sys.argv[1:])\n")
+    set_clock(tmp_path / "clock", 86_400.0)
+    command = [sys.executable, "-m", "polonaise_proving.stages.hosts.clocked", str(tmp_path / "clock")]
+    done = subprocess.run(
+        [*command, sys.executable, "-m", "teller", "--one", "two"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    seconds, nanoseconds, *arguments = done.stdout.split()
+    assert 86_000 < float(seconds) - time.time() < 86_500
+    assert 86_000 < int(nanoseconds) / 1e9 - time.time() < 86_500
+    assert arguments == ["--one", "two"]
+
+
+async def test_an_append_without_an_answer_fails_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_LAST_S", 0.01)
+    job = ClientJob("polonaise://localhost", str(tmp_path), "sqlite://", "client-1", 1, 1, 1.0)
+    nothing: Any = None
+    client = Client(nothing, nothing, job)
+    with pytest.raises(SmokeFailed, match="no answer"):
+        await client._fate("client-1.1/1", 0, asyncio.get_running_loop().create_future())
+    assert job.journal.read_text() == ""

@@ -1,16 +1,26 @@
-"""An invalid option is refused by name, before anything runs."""
+"""Options, conditions and columns as they are read: an invalid one is refused by name, before anything runs."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import polonaise.testing
 from polonaise.errors import BadOption
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.node.embedded import parse_embedded
+from polonaise.spark.agreedcount import AgreedCounts, agreed_count, counts_key
 from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options, write_options
+from polonaise.spark.protocol.conditions import Ranges, ranges_in
+from polonaise.spark.protocol.ddl import checked_columns
+from rigs.faults import raises_code
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
@@ -139,3 +149,164 @@ def test_a_write_is_only_offered_logs(options: dict[str, str], hint: str) -> Non
     assert "embedded:PATH" in str(refused.value)
     assert "fragments:URL" not in str(refused.value)
     assert "storage:PATH" not in str(refused.value)
+
+
+MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("partition = 3", Ranges(frozenset({3}))),
+        ("PARTITION in (1, 2) AND partition IN (2,3)", Ranges(frozenset({2}))),
+        ("header = 1 and header = 2", Ranges(headers=frozenset())),
+        ("header = 99999999999", Ranges(headers=frozenset())),
+        ("transaction_id >= 10 and transaction_id < 20", Ranges(ids=Span(10, 19))),
+        ("transaction_id > 10 and transaction_id <= 20 and data is null", Ranges(ids=Span(11, 20))),
+        ("transaction_id = 7", Ranges(ids=Span(7, 7))),
+        ("transaction_id < -5", Ranges(ids=Span(0, -6))),
+        ("timestamp >= '2026-01-31T12:00:00Z'", Ranges(since=MOMENT)),
+        ("timestamp < timestamp '2026-01-31 13:00:00+01:00'", Ranges(until=MOMENT + MICROSECOND)),
+        ("timestamp <= '9999-12-31T23:59:59.999999Z' and partition = 1", Ranges(frozenset({1}))),
+        ("upper(text) = 'A' and partition = 1", Ranges(frozenset({1}))),
+        ("text = 'x and partition = 3' and partition = 1", Ranges(frozenset({1}))),
+        ("(partition = 3) and header = 2", Ranges(headers=frozenset({2}))),
+    ],
+)
+def test_bounds_joined_by_and_are_taken(where: str, expected: Ranges) -> None:
+    assert ranges_in(where) == expected
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "partition = 1 or header = 2",
+        "not partition = 1",
+        "text = 'x and partition = 3 and y'",
+        'text = "x and partition = 3 and y"',
+        "if(header = 1 and partition = 2 and header = 3, true, false)",
+        "(header = 1 and partition = 2 and header = 3) = false",
+        "! (a and partition = 2 and b)",
+        "a -- and partition = 2 and b",
+        "a /* and partition = 2 and b */",
+        r"text = 'it\'s and partition = 2 and so on'",
+        "case when a and partition = 2 and b then 1 end = 1",
+        "transaction_id = 'seven'",
+        "transaction_id > 5.5",
+        "partition = '3'",
+        "timestamp > '2026-01-31'",
+        "timestamp > '2026-01-31T12:00:00'",
+        "timestamp > '2026-W05-6T12:00:00Z'",
+        "a) and partition = 2 and (b",
+        "x.partition = 2",
+        "partition = 1 = false",
+        "partition + 1 = 2",
+        "",
+        "nonsense '",
+    ],
+)
+def test_what_is_not_certain_is_left_to_spark(where: str) -> None:
+    assert ranges_in(where) == Ranges()
+
+
+columns = st.sampled_from(["partition", "transaction_id", "header", "other"])
+operators = st.sampled_from(["=", "<", ">", "<=", ">=", "=="])
+term = st.tuples(columns, operators, st.integers(-3, 6)).map(lambda each: "{} {} {}".format(*each))
+conditions = st.recursive(
+    term,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["and", "AND", "or"]), inner).map(" ".join),
+        inner.map(lambda each: f"({each})"),
+        inner.map(lambda each: f"not ({each})"),
+        inner.map(lambda each: f"({each}) = false"),
+    ),
+    max_leaves=6,
+)
+
+
+def holds(where: str, row: dict[str, Any]) -> bool:
+    """Python reads these conditions as SQL does, once `=` is written `==`; but for chains, which none has."""
+    spelled = where.replace(" AND ", " and ").replace("false", "False").replace(" = ", " == ")
+    return bool(eval(spelled, {}, row))
+
+
+@given(conditions, st.integers(0, 4), st.integers(0, 5), st.integers(-3, 4), st.integers(0, 3))
+def test_no_row_that_a_condition_leaves_is_outside_its_ranges(
+    where: str, partition: int, id: int, header: int, other: int
+) -> None:
+    ranges = ranges_in(where)
+    inside = (
+        (ranges.partitions is None or partition in ranges.partitions)
+        and (ranges.headers is None or header in ranges.headers)
+        and ranges.ids.first <= id <= ranges.ids.last
+    )
+    if not inside:
+        assert not holds(where, {"partition": partition, "transaction_id": id, "header": header, "other": other})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id long, name string",
+        "id LONG NOT NULL COMMENT 'a, b', amount decimal(12,2), `a, b` int",
+        "a array<struct<b: int, c: map<string, array<timestamp_ntz>>>>, d interval day to second",
+        "a struct<>, n varchar(3), t time(6), `x``y` string collate UTF8_BINARY",
+    ],
+)
+def test_columns_that_spark_takes_are_taken(text: str) -> None:
+    assert checked_columns(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("account lomg, amount long", "column account is lomg, which is no type: did you mean long"),
+        ("account long, amount decimel(12,2)", "column amount is decimel, which is no type: did you mean decimal"),
+        ("id long, name", "column name has no type"),
+        ("id long,, name string", "a column is missing"),
+        ("id long,", "a column is missing"),
+        ("id whole", "column id is whole, which is no type: there are boolean, "),
+        ("a array<strnig>", "column a is strnig, which is no type: did you mean string"),
+        ("a array", "column a is array without the types in it"),
+        ("a map<string>", "column a is map of 1 types"),
+        ("a struct<b int, c lnog>", "column a: field c is lnog, which is no type: did you mean long"),
+        ("a array<int", "column a: a < has no >"),
+        ("- int", "'-' is no name of a column"),
+    ],
+)
+def test_a_column_that_is_none_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        checked_columns(text)
+    with pytest.raises(BadOption, match=f"decoderSchema=.*{said}"):
+        read_options({"cluster": "embedded:x", "decoder": "json", "decoderSchema": text})
+
+
+def test_numbers_of_batches() -> None:
+    counts = AgreedCounts(-1, ()).with_batch(3, 2).with_batch(4, 2).with_batch(7, 5)
+    assert counts == AgreedCounts(7, ((3, 2), (7, 5)))
+    assert [counts.of(batch) for batch in (0, 3, 4, 6, 7)] == [2, 2, 2, 2, 5]
+    assert AgreedCounts.parse(counts.pack(), "app") == counts
+    for value in (b"", b"x", counts.pack()[:-1], AgreedCounts(3, ()).pack(), AgreedCounts(3, ((1, 0),)).pack()):
+        with raises_code("sink_state_damaged", match="how the batches of 'app' are divided"):
+            AgreedCounts.parse(value, "app")
+
+
+def test_few_changes_are_remembered() -> None:
+    counts = AgreedCounts(-1, ())
+    for batch in range(200):
+        counts = counts.with_batch(batch, batch + 1)
+    assert len(counts.runs) == 64
+    assert counts.of(199) == 200
+
+
+async def test_a_repetition_and_all_tasks_of_a_batch_take_what_was_agreed() -> None:
+    async with polonaise.testing.log(partitions=4) as log:
+        log.partition_count = 2
+        assert await asyncio.gather(*(agreed_count(log, "app", 1, 10.0) for _ in range(5))) == [2] * 5
+        log.partition_count = 4
+        assert await agreed_count(log, "app", 1, 10.0) == 2
+        assert await agreed_count(log, "app", 2, 10.0) == 4
+        assert await agreed_count(log, "app", 1, 10.0) == 2
+        assert await agreed_count(log, "other", 1, 10.0) == 4
+        assert list(await log.list_registers(b"spark/", 0)) == sorted([counts_key("app"), counts_key("other")])

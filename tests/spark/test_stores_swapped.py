@@ -1,7 +1,8 @@
-"""A query over a store of fragments goes on with the log that it began with, or ends: never with another one."""
+"""A query over a store goes on with the log that it began with, or ends; and stores with topics."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import polonaise.spark
 from polonaise.errors import BadOption, NotFound, PolonaiseError, StoreUnavailable, WrongClusterKey
+from polonaise.fragments.store import open_store
+from polonaise.fragments.topicrecord import record_topics
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.source import open_source
@@ -22,12 +25,12 @@ from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
 from polonaise.spark import streamreader
 from polonaise.spark.options import read_options
 from polonaise.spark.queryhistory import QueryHistory
+from polonaise.topics import ClusterTopics
 from rigs.spark import Filled, batch_reader, columns, filled, forget, stream_reader, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
 
 ALL = ReadAllAvailable()
 IDS = columns(partition=pa.int32(), transaction_id=pa.int64())
@@ -77,6 +80,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
     forget()
 
 
+@pytest.mark.slow
 def test_a_stream_does_not_go_on_with_the_store_of_another_log(stores: Stores) -> None:
     reader = stream_reader(stores.address, IDS)
     start = reader.initialOffset()
@@ -91,6 +95,7 @@ def test_a_stream_does_not_go_on_with_the_store_of_another_log(stores: Stores) -
     assert table(reader, list(reader.partitions(start, end))).num_rows == 10
 
 
+@pytest.mark.slow
 def test_no_offset_is_of_two_logs_whenever_the_store_is_swapped(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +106,7 @@ def test_no_offset_is_of_two_logs_whenever_the_store_is_swapped(
         reader.latestOffset(end, ALL)
 
 
+@pytest.mark.slow
 def test_the_key_of_a_store_is_of_the_same_moment_as_its_ends(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     key = stores.own.log.log_key.hex()
     history = QueryHistory(read_options({"cluster": stores.address, "logKey": key}))
@@ -110,6 +116,7 @@ def test_the_key_of_a_store_is_of_the_same_moment_as_its_ends(stores: Stores, mo
         history.wait_beyond(ends, 0.1)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_name_its_log_is_of_the_one_with_which_the_query_began(stores: Stores) -> None:
     reader = stream_reader(stores.address, IDS)
     end = reader.latestOffset({"0": 0}, ALL)
@@ -118,6 +125,7 @@ def test_a_checkpoint_that_does_not_name_its_log_is_of_the_one_with_which_the_qu
         reader.partitions({"0": 0}, end)
 
 
+@pytest.mark.slow
 def test_a_task_does_not_read_the_store_of_another_log(stores: Stores) -> None:
     reader = batch_reader(stores.address, IDS)
     planned = list(reader.partitions())
@@ -126,6 +134,7 @@ def test_a_task_does_not_read_the_store_of_another_log(stores: Stores) -> None:
         table(reader, planned)
 
 
+@pytest.mark.slow
 def test_a_poll_reads_no_footer_again(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream_reader(stores.address, IDS)
     end = reader.latestOffset(reader.initialOffset(), ALL)
@@ -133,6 +142,7 @@ def test_a_poll_reads_no_footer_again(stores: Stores, monkeypatch: pytest.Monkey
     assert reader.latestOffset(end, ALL) == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [Stores.take_away, Stores.take_away_leaving_a_mount_point])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_store_that_is_away_is_not_one_whose_address_is_wrong(stores: Stores, away: Any, fails: bool) -> None:
@@ -152,6 +162,7 @@ def test_a_store_that_is_away_is_not_one_whose_address_is_wrong(stores: Stores, 
     assert table(reader, planned).num_rows == 10
 
 
+@pytest.mark.slow
 def test_a_store_that_was_never_there_is_told_of_its_address(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="mount what belongs there, or correct the address"):
         stream_reader(f"fragments:{tmp_path / 'no'}", IDS).initialOffset()
@@ -159,6 +170,7 @@ def test_a_store_that_was_never_there_is_told_of_its_address(tmp_path: Path) -> 
         stream_reader(f"fragments:{tmp_path}", IDS).initialOffset()
 
 
+@pytest.mark.slow
 def test_a_view_follows_no_other_log(stores: Stores) -> None:
     view: Any = TableView("ids", "SELECT transaction_id FROM {log}", key=["transaction_id"])
     no_session: Any = None
@@ -176,6 +188,7 @@ def test_a_view_follows_no_other_log(stores: Stores) -> None:
             log.marks()
 
 
+@pytest.mark.slow
 def test_a_report_reads_one_log(stores: Stores) -> None:
     no_session: Any = None
     snapshot = Snapshot(no_session, stores.address)
@@ -184,6 +197,7 @@ def test_a_report_reads_one_log(stores: Stores) -> None:
         snapshot.read()
 
 
+@pytest.mark.slow
 def test_a_frame_that_is_planned_later_is_of_the_log_with_which_it_was_made(
     spark: SparkSession, stores: Stores
 ) -> None:
@@ -193,6 +207,7 @@ def test_a_frame_that_is_planned_later_is_of_the_log_with_which_it_was_made(
         frame.count()
 
 
+@pytest.mark.slow
 def test_the_key_of_a_log_may_be_said(stores: Stores) -> None:
     own, other = (log.log.log_key.hex() for log in stores)
     for address in (stores.own.address, stores.address):
@@ -204,3 +219,55 @@ def test_the_key_of_a_log_may_be_said(stores: Stores) -> None:
     for wrong in ("00", "no key"):
         with pytest.raises(BadOption, match="a log's key has 32 hexadecimal digits"):
             read_options({"cluster": stores.address, "logKey": wrong})
+
+
+OTHER = bytes(range(16)).hex()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Filled]:
+    """A log whose partition 1 is, by the store's record, partition 0 of the topic payments."""
+    with filled(tmp_path, 3, 2) as log:
+        log.archive(0)
+        log.archive(1)
+        _record(log, 1)
+        yield log
+
+
+def _record(log: Filled, own: int) -> None:
+    topics = ClusterTopics(own, {"payments": tuple(range(own, 2))})
+    asyncio.run(record_topics(open_store(log.store), log.log.cluster_key, topics))
+
+
+def partitions(log: Filled, **options: str) -> list[int]:
+    return QueryHistory(read_options({"cluster": f"fragments:{log.store}", **options})).partitions
+
+
+def test_a_store_is_read_without_its_topics_unless_their_ids_are_named(log: Filled) -> None:
+    assert partitions(log) == partitions(log, partitions="all") == [0]
+    assert partitions(log, partitions="1") == [1]
+    assert partitions(log, partitions="0-1") == [0, 1]
+
+
+def test_a_store_with_nothing_but_topics_says_which_ids_there_are(tmp_path: Path) -> None:
+    with filled(tmp_path, 0, 2) as log:
+        log.archive(1)
+        _record(log, 1)
+        with pytest.raises(BadOption, match=r"of topics only.*partitions=1"):
+            partitions(log)
+        assert partitions(log, partitions="1") == [1]
+        with open_source(f"fragments:{log.store}") as source:
+            assert source.cluster == log.log.cluster_key.hex()
+
+
+def test_a_checkpoint_of_another_log_is_refused_by_a_store_too(log: Filled) -> None:
+    address = f"fragments:{log.store}"
+    reader = stream_reader(address, IDS)
+    start = reader.initialOffset()
+    assert start == {"0": 0, "log": log.log.cluster_key.hex()}
+    assert reader.latestOffset(start, ReadAllAvailable())["0"] == 3
+    other = {**start, "log": OTHER}
+    with pytest.raises(WrongClusterKey, match="another log"):
+        stream_reader(address, IDS).latestOffset(other, ReadAllAvailable())
+    with pytest.raises(WrongClusterKey, match="another log"):
+        stream_reader(address, IDS).partitions(other, {**other, "0": 3})

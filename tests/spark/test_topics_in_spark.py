@@ -1,4 +1,4 @@
-"""Topics of a real cluster: read and written by address and by option, while they grow."""
+"""Topics of a real cluster in Spark, and a cluster that is read and written by the addresses of its servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -146,3 +148,42 @@ def test_a_half_published_batch_of_a_topic_that_grows_is_neither_lost_nor_double
         )  # fmt: skip
         following.commit([following.write(rows())])
         assert reader.high_water_mark(2) >= 0, "the next batch goes to all partitions"
+
+
+COUNT = 500
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[LocalCluster]:
+    with running(tmp_path / "cluster", partitions=2) as served:
+        yield served
+
+
+def by_servers(served: LocalCluster) -> str:
+    assert served.server is not None
+    # The first one does not exist: a list may be out of date.
+    return f"polonaise://127.0.0.1:1,{served.server.address}"
+
+
+def test_executors_without_a_coordinator_read_and_write_the_log(
+    spark: SparkSession, served: LocalCluster, tmp_path: Path, connections_closed: None
+) -> None:
+    address = by_servers(served)
+    rows = spark.range(0, COUNT, 1, 3).selectExpr("cast(id as string) as data", "cast(id % 2 as int) as partition")
+    rows.write.format("polonaise").mode("append").options(
+        cluster=address, txnAppId="load", txnVersion="1", staging=str(tmp_path / "staging")
+    ).save()
+    read = spark.read.format("polonaise").options(cluster=address, minPartitions="4").load()
+    assert read.rdd.getNumPartitions() >= 2
+    bodies = sorted(int(row["data"]) for row in read.select("data").collect())
+    assert bodies == list(range(COUNT))
+    with polonaise.blocking.connect(served.coordinator) as log:
+        assert sum(1 for partition in range(2) for _ in log.read(partition)) == COUNT
+
+
+def test_a_write_by_servers_says_that_rows_need_a_staging_store(
+    spark: SparkSession, served: LocalCluster, connections_closed: None
+) -> None:
+    rows = spark.range(1).selectExpr("cast(id as string) as data", "0 as partition")
+    with pytest.raises(PySparkException, match="option staging"):
+        rows.write.format("polonaise").mode("append").options(cluster=by_servers(served)).save()

@@ -1,19 +1,33 @@
-"""The log in memory is no other log: what a client is told there it is told by a whole (simulated) cluster too."""
+"""The log in memory is no other log: its client is told what a cluster tells; docs/testing.md tells the truth."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polonaise
 from polonaise import testing
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import LockConflict, PolonaiseError
-from polonaise.terms import LockMode
+from polonaise.host.real import RealClock
+from polonaise.log.registers import TOTAL_BYTES_MAX
+from polonaise.terms import NO_SESSION, FailureReason, LockMode
+from polonaise.testing import Faults, memorypartition
+from polonaise.testing.memorypartition import MemoryPartition, MemoryReplica
+from polonaise.testing.memoryserver import _value_of
+from polonaise.wire.appends import AppendColumns, ReceivedAppends
+from polonaise.wire.messages import Batches, ReadBatches
+from rigs.log import PARTITION, Maker
+from rigs.programs import output_of, run_python
 from rigs.town import Town
 
 Told = list[Any]
@@ -119,3 +133,61 @@ async def test_a_producer_lands_each_number_once_under_faults(seed: int) -> None
             await producer.append(number, b"%d" % number, timeout=10)
         bodies = [tx.data for tx in log.transactions() if tx.data]
         assert bodies == [b"%d" % number for number in range(30)]
+
+
+async def test_registers_that_are_full_are_told_with_their_bound() -> None:
+    columns = AppendColumns()
+    columns.add(1, -1, 0, b"", 0)
+    message = columns.message(1)
+    message.payload = [b""]
+    served = MemoryPartition(0, RealClock())
+    assert _value_of(FailureReason.REGISTERS_FULL, served, ReceivedAppends(message)) == TOTAL_BYTES_MAX
+
+
+async def test_batches_are_answered_up_to_the_last_one_that_ends_where_it_is_asked() -> None:
+    replica = MemoryReplica()
+    replica.batches = made = Maker().batches(3, count=2)
+    for last, count in ((3, 2), (4, 2), (1, 1), (5, 3)):
+        answer = await replica.ask_bulk(ReadBatches(NO_SESSION, 0, last, 1 << 20, 1, 0), PARTITION)
+        assert isinstance(answer, Batches)
+        assert answer.committed == last
+        assert b"".join(bytes(part) for part in answer.payload) == b"".join(bytes(each.view) for each in made[:count])
+
+
+CHECKPOINT = 10
+
+
+async def test_a_log_goes_on_after_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        memorypartition, "_SETTINGS", replace(memorypartition._SETTINGS, checkpoint_transactions=CHECKPOINT)
+    )
+    async with testing.log() as log, asyncio.timeout(20):
+        for number in range(4 * CHECKPOINT):
+            change = polonaise.Change.set(b"number", b"%d" % number)
+            receipt = await log.append(b"%d" % number, changes=[change], locks=[polonaise.Lock("it", number)])
+            assert receipt.id == number
+            assert await log.register(b"number") == b"%d" % number
+        await asyncio.gather(*(log.append(b"at once") for _ in range(4 * CHECKPOINT)))
+        await log.append_group(polonaise.Group.of([b"together"] * 3 * CHECKPOINT))
+        bodies = [tx.data async for tx in log.read()]
+    count = 4 * CHECKPOINT
+    assert bodies == [*(b"%d" % number for number in range(count)), *[b"at once"] * count, *[b"together"] * 30]
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
+
+
+@pytest.mark.slow
+def test_the_example_passes(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "test_example.py").write_text(example)
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
+    command += ["-o", "asyncio_default_fixture_loop_scope=function", "--rootdir", tmp_path, "-W", "error", tmp_path]
+    assert "5 passed" in output_of(run_python(*command, within_s=120, cwd=tmp_path))
+
+
+def test_every_fault_is_in_the_table() -> None:
+    told = DOCUMENT.read_text()
+    for name, _ in inspect.getmembers(Faults, inspect.isfunction):
+        if not name.startswith("_"):
+            assert f"{name}" in told.split("## What can go wrong")[1]

@@ -120,7 +120,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if mark < known:\n",
         "        if mark < NO_TRANSACTION:\n",
         "P8: a log that was put back is delivered on once it has outgrown the targets; what it has below is left out",
-        test="tests/player/test_log_put_back.py"
+        test="tests/player/test_active_player.py"
         "::test_a_log_that_ends_below_what_it_had_is_delivered_no_more_however_far_it_grows",
     ),
     "followed-from-another-batch": Mutation(
@@ -128,7 +128,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "                    place.follows(batch)  # which no reader knows that has just begun\n",
         "",
         "P8: a log that was put back is delivered on, if it has outgrown what was read while nobody answered",
-        test="tests/player/test_log_reading.py"
+        test="tests/player/test_hindered_targets.py"
         "::test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers",
     ),
     "kept-epochs-not-looked-at": Mutation(

@@ -170,7 +170,7 @@ HISTORY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if not isinstance(error, NotFound):\n            self._doubted.setdefault",
         "        if isinstance(error, NotFound):\n            self._doubted.setdefault",
         "P13: a server that has just refused a damaged fragment to a reader says that all is well",
-        test="tests/server/test_what_reads_find.py"
+        test="tests/server/test_reading_history.py"
         "::test_a_damaged_fragment_that_a_reader_met_is_told_at_once_and_until_it_is_put_back[0]",
     ),
     "size-of-a-damaged-fragment-kept": Mutation(

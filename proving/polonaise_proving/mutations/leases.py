@@ -31,7 +31,7 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        else:\n"
         "            self._ask(pending, now)\n",
         "leases: an owner that was replaced and does not know it renews what its successor grants",
-        test="tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing",
+        test="tests/server/protocol/test_owner_answers.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing",
     ),
     "holder-that-does-not-stop": Mutation(
         "polonaise.client.lease",

@@ -70,7 +70,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):\n",
         "                async with asyncio.timeout(self._look_s):\n",
         "P13: fragments that were brought back are told as missing for minutes",
-        test="tests/server/test_archive_watch.py"
+        test="tests/server/test_store_away.py"
         "::test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are",
     ),
     "ids-that-a-read-misses-untold": Mutation(
@@ -78,7 +78,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            self.lag = before._replace(gone={**before.gone, partition: why})\n",
         "            self.lag = before\n",
         "P13: a server that has just told a reader that no fragment holds an id says that all is well",
-        test="tests/server/test_what_reads_find.py"
+        test="tests/server/test_reading_history.py"
         "::test_ids_that_a_reader_missed_are_told_at_once_and_until_they_are_back",
     ),
     "digest-clears-a-contradiction": Mutation(
@@ -86,7 +86,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        refused = self._scrub.refused_id(step.name)\n",
         "        refused = None\n",
         "P13: a fragment that others contradict is told as whole, because it has the digest in its name",
-        test="tests/server/test_what_reads_find.py"
+        test="tests/server/test_reading_history.py"
         "::test_fragments_that_contradict_each_other_are_told_until_the_read_that_was_refused_succeeds",
     ),
     "fragment-that-was-put-back-told-as-damaged": Mutation(
@@ -94,7 +94,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if scrub.is_damaged(name):\n                step = await self._sized(name)\n",
         "",
         "P13: a fragment that was cut and put back is told as damaged until the next round of the scrub",
-        test="tests/server/test_what_reads_find.py"
+        test="tests/server/test_reading_history.py"
         "::test_a_fragment_that_was_cut_and_put_back_is_told_no_more_though_nobody_reads_it",
     ),
     "refusal-for-want-of-room-untold": Mutation(
@@ -102,14 +102,14 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         '    if refused := health.get("no_room", ""):\n',
         '    if refused := health.get("room", ""):\n',
         "P13: a storage node whose quota is used up refuses what it is to store, and says that it is well",
-        test="tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
+        test="tests/storage/test_disks_told.py::test_a_quota_that_is_used_up_is_told",
     ),
     "want-of-room-told-for-ever": Mutation(
         "polonaise.storage.recentrefusals",
         'return self._last if self._clock.monotonic_s() - self._last_s < _TOLD_S else ""',
         "return self._last",
         "P13: a storage node is degraded by a refusal of long ago, though there is room",
-        test="tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
+        test="tests/storage/test_disks_told.py::test_a_quota_that_is_used_up_is_told",
     ),
     "look-at-a-view-ends-the-client": Mutation(
         "polonaise.client.view",
@@ -124,14 +124,14 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if identity(path) == self._identity:\n",
         "            if self._identity:\n",
         "P11: nobody can connect to a node whose Unix socket a cleaner has removed, and nobody is told",
-        test="tests/host/test_removed_sockets.py::test_a_socket_that_was_removed_is_made_again_as_it_was",
+        test="tests/host/test_socket_directory.py::test_a_socket_that_was_removed_is_made_again_as_it_was",
     ),
     "socket-made-again-with-other-rights": Mutation(
         _SOCKETS,
         "            os.chmod(path, self._mode)\n",
         "            pass\n",
         "P11: those who could connect to a Unix socket can't any more once it was made again",
-        test="tests/host/test_removed_sockets.py::test_a_socket_that_is_made_again_has_the_rights_that_it_was_given",
+        test="tests/host/test_socket_directory.py::test_a_socket_that_is_made_again_has_the_rights_that_it_was_given",
     ),
     "last-server-safe-to-stop": Mutation(
         _SAFE_STOP,
@@ -196,7 +196,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         '"disk_waits_s": round(self._host.disk.under_way_s, 1),',
         '"disk_waits_s": 0.0,',
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
-        test="tests/storage/test_hanging_disk_told.py"
+        test="tests/storage/test_disks_told.py"
         "::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",
     ),
     "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
@@ -229,7 +229,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if condition.waits_for:\n",
         "            if False:\n",
         "P13: the owner knows which disks hold a partition up, and the command line says that it waits for its owner",
-        test="tests/admin/test_what_keeps_partitions.py"
+        test="tests/admin/test_safe_to_stop.py"
         "::test_disks_that_hang_are_told_to_who_waits_for_the_partition_within_its_time",
     ),
     "lost-copy-counts-as-able": Mutation(
@@ -313,7 +313,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "    if len(unreached) == len(nodes) > 1:\n",
         "    if len(unreached) > len(nodes):\n",
         "P13: a server that reaches no storage node blames them, and says that it is well itself",
-        test="tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself",
+        test="tests/server/test_server_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself",
     ),
     "left-out-replica-not-in-metrics": Mutation(
         "polonaise.node.monitoring.servermetrics",
@@ -359,7 +359,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                if now_s - since_s >= _CONFIRM_S:\n                    return True\n",
         "                return True\n",
         "P11: a leader of ZooKeeper that lags for a moment is taken for one that has lost data",
-        test="tests/coordination/test_zookeeper_data.py"
+        test="tests/coordination/test_silent_zookeeper.py"
         "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second",
     ),
     "lost-data-never-proved": Mutation(
@@ -367,7 +367,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            since_s = self._behind.setdefault(server, now_s)\n",
         "            since_s = self._behind[server] = now_s\n",
         "P13: nobody is told that ZooKeeper has lost data, and servers wait for it until their session has ended",
-        test="tests/coordination/test_zookeeper_data.py"
+        test="tests/coordination/test_silent_zookeeper.py"
         "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second",
     ),
     "notes-of-servers-unchecked": Mutation(
@@ -375,7 +375,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                told = checked(json.loads(document), self._settings.partitions_max)\n",
         "                told = json.loads(document)\n",
         "P12: a storage node keeps whatever it is told of the coordinator's values, and can't read it when it must",
-        test="tests/storage/test_numbers_of_servers.py"
+        test="tests/storage/test_operators.py"
         "::test_values_of_another_form_are_not_noted_and_those_of_before_stay",
     ),
     "groups-of-an-owner-that-knows-none-yet-believed": Mutation(
@@ -383,7 +383,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                if own.answer is LeaseAnswer.TOO_EARLY:\n",
         "                if False:\n",
         "P13: a second group on one view takes it from the first one as soon as an owner is killed",
-        test="tests/server/test_workers_over_faults.py"
+        test="tests/server/test_leases_over_owners.py"
         "::test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_successor_it_has_not_asked_yet",
     ),
     "position-ahead-of-the-log-taken": Mutation(

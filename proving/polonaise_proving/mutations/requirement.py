@@ -54,6 +54,6 @@ REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
         "demand.with_other(self.required)))",
         "demand._replace(copies=0, zones=0).with_other(self.required)))",
         "P1: what is required of a topic has a number, and commits to the topic are told of without it",
-        test="tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on",
+        test="tests/server/test_required_copies.py::test_appends_to_the_topic_are_refused_while_others_go_on",
     ),
 }

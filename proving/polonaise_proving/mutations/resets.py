@@ -105,7 +105,7 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if name.first > last:\n",
         "        if name.last > last:\n",
         "P1, P11: ids below a reset are in no fragment any more, and storage nodes have trimmed them",
-        test="tests/fragments/test_cutting.py::test_fragments_end_at_the_id_and_what_they_held_above_is_kept_aside[one]",
+        test="tests/fragments/test_contradicting_fragments.py::test_fragments_end_at_the_id_and_what_they_held_above_is_kept_aside[one]",
     ),
     "cut-below-a-trim-keeps-what-is-above": Mutation(
         "polonaise.log.partitionlog",

@@ -24,7 +24,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "                read = await self._read(last + 1, committed)\n",
         "                read = await self._read(last + 1, self._session.sent)\n",
         "P4: a late replica is told as committed what is only sent",
-        test="tests/server/test_copies_of_commits.py"
+        test="tests/server/test_late_replicas.py"
         "::test_a_late_replica_is_copied_what_is_committed_while_more_is_on_its_way",
     ),
     "slow-for-all-is-late": Mutation(
@@ -47,14 +47,14 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "            patience.exceeded(deadline_s, clock.monotonic_s())\n",
         "",
         "P11: where disks are slow, a client asks for the same bodies again and again, and its view stays for good",
-        test="tests/client/test_client_patience.py::test_a_request_that_took_too_long_is_given_longer_the_next_time",
+        test="tests/client/test_reading_goes_on.py::test_a_request_that_took_too_long_is_given_longer_the_next_time",
     ),
     "slow-replicas-are-left-out": Mutation(
         "polonaise.server.protocol.recovery",
         "    return max(least_s, _PACES * pace)\n",
         "    return least_s\n",
         "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",
-        test="tests/server/test_slow_starts.py::test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out",
+        test="tests/server/test_starts.py::test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out",
     ),
     "answer-outlives-its-replica": Mutation(
         "polonaise.server.sessionstart",
@@ -117,7 +117,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "                if batch.first > bounds.confirmed:\n",
         "                if batch.last > bounds.confirmed:\n",
         "P11: no storage directory can be made of one with a mark of an earlier version, within a batch",
-        test="tests/admin/test_storage_recovery.py::test_a_batch_of_which_an_id_is_confirmed_is_copied_whole",
+        test="tests/admin/test_segments.py::test_a_batch_of_which_an_id_is_confirmed_is_copied_whole",
     ),
     "known-outlives-a-reset": Mutation(
         "polonaise.server.protocol.headreset",
@@ -141,7 +141,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         '            return RegisterIs(value is not None, committed, value or b"")\n',
         '            return RegisterIs(value is not None, committed + 1, value or b"")\n',
         "P2: a register is told with the mark of another moment",
-        test="tests/server/protocol/test_owner_registers.py"
+        test="tests/server/protocol/test_owner_answers.py"
         "::test_a_register_is_told_as_it_is_at_the_mark_that_is_told_with_it_whatever_is_ordered_by_then",
     ),
     "trimmed-log-not-seen": Mutation(
@@ -149,7 +149,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "            trimmed = refused\n            held_from[source] = refused.first\n",
         "            error = refused\n",
         "P11: what the replicas have trimmed is not read from the fragments, and a copy is never made whole",
-        test="tests/server/test_copies_of_trimmed_logs.py"
+        test="tests/server/test_late_replicas.py"
         "::test_that_one_source_has_trimmed_the_log_is_seen_whatever_another_one_answers",
     ),
 }

@@ -91,21 +91,21 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
         "        self._leave_standby()\n        self.has_lease = True\n",
         "        self.has_lease = True\n",
         "P11: an active player says for its whole turn that the log does not answer",
-        test="tests/player/test_candidacy.py::test_what_a_standby_was_told_is_forgotten_when_it_stands_by_no_longer",
+        test="tests/player/test_player_node.py::test_what_a_standby_was_told_is_forgotten_when_it_stands_by_no_longer",
     ),
     "standby-without-answers-is-ready": Mutation(
         "polonaise.player.protocol.candidacy",
         "            return not self.log_trouble\n",
         "            return True\n",
         "P11: a process of a player that could not take over is told to be ready",
-        test="tests/player/test_candidacy.py::test_a_standby_that_the_log_does_not_answer_is_not_ready",
+        test="tests/player/test_player_node.py::test_a_standby_that_the_log_does_not_answer_is_not_ready",
     ),
     "lag-counts-from-the-last-acknowledgement": Mutation(
         "polonaise.player.protocol.targetqueue",
         "            return self._in_flight[0].before\n",
         "            return -1\n",
         "P11: a target is told to lack all that was other targets' before the one entry that it lacks",
-        test="tests/player/test_target_partition.py"
+        test="tests/player/test_target_queue.py"
         "::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits",
     ),
     "first-entry-refused-and-nothing-known": Mutation(

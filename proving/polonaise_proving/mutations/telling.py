@@ -36,7 +36,7 @@ TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
         " for each in partitions if each not in self._elsewhere}\n",
         " for each in partitions}\n",
         "P13: a server says that it can't serve partitions, long after another one serves them",
-        test="tests/server/test_given_up_partitions.py::test_what_another_server_serves_again_is_not_told_as_given_up",
+        test="tests/server/test_left_out.py::test_what_another_server_serves_again_is_not_told_as_given_up",
     ),
     "missing-servers-dropped": Mutation(
         "polonaise.admin.cluster",

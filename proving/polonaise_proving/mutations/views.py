@@ -140,7 +140,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if isinstance(link, MadeReadOnly):\n",
         "        if isinstance(link, MadeReadOnly) and not link.text:\n",
         "P13: a transaction that makes itself read-only waits for its database for ever, and is told to nobody",
-        test="tests/views/test_read_only.py"
+        test="tests/views/test_retrying.py"
         "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]",
     ),
     "state-that-stepped-back-is-read": Mutation(
