@@ -14,10 +14,7 @@ import pytest
 from polonaise.checksum import crc32
 from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit
 from polonaise.host import Buffer, Disk, File, Host
-from polonaise.player import jsonlines
-from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.jsonlines import JsonLinesTarget
-from polonaise.player.linesfile import LinesFile
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise_proving.stages.simulated import Configuration, World
 from polonaise_proving.stages.simulated.disk import SimulatedDisk
@@ -222,110 +219,6 @@ def test_a_disk_that_fails_or_is_full_loses_and_doubles_nothing(
             getattr(disk, fault)(1)
 
     live(seed, inflict=inflict, power_loss=power_loss, crash_on_call=seed * 3)
-
-
-class Unsynced(LinesFile):
-    """Writes lines, and does not wait until they are durable."""
-
-    async def append(self, lines: bytes, applied: Any) -> None:
-        file = self._file
-        self._file = UnsyncedFile(file)  # type: ignore[assignment]
-        await super().append(lines, applied)
-        self._file = file
-
-
-class UnsyncedFile:
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool) -> None:
-        await self._file.write(offset, buffers)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-class MemoryFirst(LinesFile):
-    """Counts lines that are not written yet."""
-
-    async def append(self, lines: bytes, applied: Any) -> None:
-        assert self.memory is not None
-        memory = self.memory
-        counted = memory.counted.followed_by(lines)
-        await self._write_whole(memory._replace(counted=counted, applied={**memory.applied, **applied}))
-        await self._file.write(memory.counted.size, [lines], sync=True)
-
-
-class Unnoted(LinesFile):
-    """Acknowledges lines without noting durably that they count."""
-
-    async def append(self, lines: bytes, applied: Any) -> None:
-        assert self.memory is not None
-        memory = self.memory
-        await self._file.write(memory.counted.size, [lines], sync=True)
-        counted = memory.counted.followed_by(lines)
-        self.memory = memory._replace(counted=counted, applied={**memory.applied, **applied})
-
-
-class FenceUnnoted(LinesFile):
-    """Accepts a stream without noting its fence durably."""
-
-    async def keep_fence(self, fence: Fence, source: DeliverySource) -> None:
-        if self.memory is None:
-            await super().keep_fence(fence, source)
-        else:
-            self.memory = self.memory._replace(fence=fence)
-
-
-class Uncut(LinesFile):
-    """Leaves what does not count, and goes on behind it."""
-
-    @classmethod
-    async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
-        before = await disk.load(path) if await disk.exists(path) else b""
-        made = await super().opened(disk, path, again=again)
-        if made.memory is not None and len(before) > (counted := made.memory.counted.size):
-            made.memory = made.memory._replace(counted=made.memory.counted.followed_by(before[counted:]))
-            await made._file.write(counted, [before[counted:]])
-        return made
-
-
-class NotedBehind(LinesFile):
-    """Notes a step when its lines are written: what a crash leaves of them can be anybody's."""
-
-    async def append(self, lines: bytes, applied: Any) -> None:
-        assert self.memory is not None
-        memory = self.memory.with_step(lines, applied).with_step_ended()
-        await self._file.write(self.memory.counted.size, [lines], sync=True)
-        await self._write_whole(memory)
-        self.memory = memory
-
-
-class EndedUnsynced(LinesFile):
-    """Counts the lines of a step that was noted last as they read, whether they are durable or not."""
-
-    @classmethod
-    async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
-        class Unwritten(FileSyncedApart):
-            async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-                pass
-
-        class Opening(SyncedApart):
-            async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
-                file = await disk.open(path, create=create, append=append)
-                return cast(File, Unwritten(file)) if path == PATH and not append else file
-
-        made = await super().opened(cast(Disk, Opening(disk)), path, again=again)
-        made._disk = disk
-        return made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut, NotedBehind, EndedUnsynced])
-def test_a_planted_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: type[LinesFile]) -> None:
-    monkeypatch.setattr(jsonlines, "LinesFile", planted)
-    with pytest.raises((AssertionError, PolonaiseError)):
-        every_crash(AFTER_WHICH["power loss" if planted is not EndedUnsynced else "killed, then power loss"], 6)
 
 
 # ---------------------------------------------------------------------- the files, cut and damaged at every byte

@@ -105,12 +105,6 @@ def test_whose_write_returned_has_its_rows_in_the_log_each_once(first: Shape) ->
     assert set(refused) <= {"batch_unfinished", "batch_overtaken"}
 
 
-def test_who_does_not_look_at_all_partitions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "check_order", lambda *_: ())
-    with pytest.raises(AssertionError):
-        check_stories({0: 1, 1: 1})
-
-
 def test_what_was_written_before_is_known_by_its_number() -> None:
     world, shape, order = World(), {0: 1, 1: 1}, (0, 1, 2)
     numbers = [*range(1, 40), *range(100, 200, 7)]

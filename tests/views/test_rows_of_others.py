@@ -15,7 +15,6 @@ from sqlalchemy.exc import IntegrityError
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from polonaise.views import retrying
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, schema, transactions
 from rigs.deliverycalls import batch_of, stream
@@ -74,14 +73,6 @@ async def test_a_row_that_another_transaction_was_quicker_to_insert_is_updated(
     await applied_singly(view, under_an_epoch)
     assert not view.times
     assert balances(server_url) == {0: 101, 1: 101}
-
-
-async def test_planted_where_each_row_that_is_there_is_its_own_fault_the_transaction_is_told(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retrying, "_TAKEN", 1)
-    with pytest.raises(IntegrityError):
-        await applied_singly(Overtaken(server_url), under_an_epoch=False)
 
 
 async def test_a_row_that_was_there_before_is_told_as_the_transaction_s_own(url: str) -> None:

@@ -14,7 +14,6 @@ from sqlalchemy import event, make_url, text
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.sqldelivery import SqlDeliveryTarget
-from polonaise.views.lostmarks import LostMarks
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
 from polonaise_proving.stages.databaseservers import engine_at
@@ -300,21 +299,6 @@ async def test_rows_without_what_a_views_own_tables_say_are_told(
             assert await again.high_water_mark(partition) == -1
     (told,) = told_of(caplog)  # the second view finds marks
     assert TOLD_OF_ROWS.match(told)
-
-
-async def test_planted_if_only_tables_that_are_gone_were_noticed_nothing_tells_of_rows(
-    url: str,
-    view: Bank,
-    views: Callable[..., Bank],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(LostMarks, "_knows_nothing", lambda *_: False)
-    await view.apply_run(transactions(4))
-    lose_own(url, "DELETE FROM, DELETE FROM")
-    assert await views(url).high_water_mark(0) == -1
-    with pytest.raises(AssertionError):
-        assert told_of(caplog)
 
 
 async def test_rows_beside_tables_of_marks_that_were_made_by_hand_are_told_once(

@@ -21,7 +21,6 @@ from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views.databaseerrors import Trouble, database_errors, trouble_in
-from polonaise.views.writerconnection import WriterConnection
 from polonaise_proving.stages.databaseservers import MariaDB, engine_at
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, schema, transactions
 from rigs.deliverycalls import batch_of, stream
@@ -161,31 +160,6 @@ async def test_a_lock_timeout_that_apply_caught_is_tried_again(
     check_fold(server_url, {0: 2})
 
 
-@pytest.mark.slow
-async def test_planted_without_its_error_kept_the_statement_is_never_done(
-    mariadb_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WriterConnection, "note", lambda *_: None)
-    await applied_over_a_lock(mariadb_url)
-    with pytest.raises(AssertionError):
-        check_fold(mariadb_url, {0: 2})
-
-
-async def test_planted_where_errors_in_savepoints_are_the_application_s_own_the_statement_is_never_done(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = WriterConnection.note
-
-    def note_outside(self: WriterConnection, error: Exception) -> None:
-        if not self.db.in_nested_transaction():
-            note(self, error)
-
-    monkeypatch.setattr(WriterConnection, "note", note_outside)
-    await applied_over_a_lock(server_url, around=CATCHES["around begin_nested"])
-    with pytest.raises(AssertionError, match="each once"):
-        check_fold(server_url, {0: 2})
-
-
 def executed(cursor: Any, statement: str) -> None:
     cursor.execute(statement)
 
@@ -234,15 +208,6 @@ async def test_a_lock_timeout_in_what_psycopg_streams_or_copies_is_tried_again(
 ) -> None:
     await applied_past_sqlalchemy(postgresql_url, send)
     check_fold(postgresql_url, {0: 2})
-
-
-async def test_planted_where_only_sqlalchemy_tells_of_errors_the_statement_is_never_done(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WriterConnection, "_noting", lambda _: contextlib.nullcontext())
-    await applied_past_sqlalchemy(server_url)
-    with pytest.raises(AssertionError, match="each once"):
-        check_fold(server_url, {0: 2})
 
 
 def in_a_savepoint(db: Connection) -> None:
@@ -317,17 +282,6 @@ async def test_after_an_error_that_apply_caught_nothing_is_streamed_or_copied(
     view = await applied_over_a_lock(postgresql_url, "a view", StubbornBank, **said)
     assert isinstance(view, StubbornBank)
     view.check(Trouble.PASSING)
-
-
-async def test_planted_where_a_caught_error_is_raised_at_the_end_alone_the_run_goes_on(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WriterConnection, "check_undone", lambda *_: None)
-    said = {"around": CATCHES["around begin_nested"], "further": FURTHER["a statement"]}
-    view = await applied_over_a_lock(server_url, "a view", StubbornBank, **said)
-    assert isinstance(view, StubbornBank)
-    with pytest.raises(AssertionError):
-        view.check(Trouble.PASSING)
 
 
 class CrossingBank(Bank):

@@ -18,9 +18,7 @@ from polonaise.player.deliverytarget import AppliedBatch
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from polonaise.views.marks import Marks
 from polonaise.views.sql import SqlView
-from polonaise.views.writerconnection import WriterConnection
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
 from rigs.databases import execute, make_procedure
@@ -116,20 +114,6 @@ async def applied_over_a_deadlock(url: str, *, nested: bool = False) -> int:
 async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str, nested: bool) -> None:
     assert await applied_over_a_deadlock(server_url, nested=nested) == 1
     check_fold(server_url, {0: 2})
-
-
-async def test_planted_without_a_look_at_the_end_the_tables_are_not_the_fold(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WriterConnection, "_check_whole", lambda self: None)
-    # Each further statement would raise the error, too.
-    monkeypatch.setattr(WriterConnection, "check_undone", lambda *_: None)
-    # What ends the run at its mark would notice, too, that the mark is not where it began.
-    monkeypatch.setattr(Marks, "begin", Marks.move)
-    monkeypatch.setattr(Marks, "finish", lambda *_: None)
-    assert await applied_over_a_deadlock(server_url) == 1
-    with pytest.raises(AssertionError):
-        check_fold(server_url, {0: 2})
 
 
 async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instead_of_it(server_url: str) -> None:
@@ -348,7 +332,6 @@ async def test_a_stored_procedure_that_would_commit_on_postgresql_is_refused_by_
 TESTS = {"PYTHONPATH": str(Path(__file__).parent.parent)}
 DYING = """
 import asyncio, os, sys
-from polonaise.views.marks import Marks
 from rigs.bankview import Bank, transactions
 from views.test_whole_transactions import call_settle, commit_unseen
 
@@ -359,8 +342,6 @@ class Sly(Bank):
             (call_settle if sys.argv[2] == "procedure" else commit_unseen)(db)
             os._exit(9)
 
-if sys.argv[3:] == ["planted"]:
-    Marks.begin, Marks.finish = Marks.move, lambda *_: None
 asyncio.run(Sly(sys.argv[1]).apply_run(transactions(4)))
 """
 
@@ -392,20 +373,6 @@ async def dies_after_its_commit(url: str, how: str) -> None:
     finally:
         await view.close()
     check_fold(url, {0: 4})
-
-
-async def test_planted_without_a_mark_that_says_so_a_part_of_a_run_is_missing(server_url: str) -> None:
-    open_accounts(server_url)
-    view = Bank(server_url)
-    try:
-        assert await view.high_water_mark(0) == -1
-        died = await asyncio.to_thread(run_python, "-c", DYING, server_url, "statement", "planted", environment=TESTS)
-        assert died.returncode == 9, died.stderr
-        assert await view.high_water_mark(0) == 3
-    finally:
-        await view.close()
-    with pytest.raises(AssertionError):
-        check_fold(server_url, {0: 4})
 
 
 async def test_a_mark_that_says_that_a_run_is_under_way_is_seen_by_nobody_else(server_url: str) -> None:
