@@ -158,9 +158,6 @@ async def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segmen
 # ------------------------------------------------------------------ (b), (c)
 
 
-def test_hazards_b_and_c_a_roll_that_was_broken_off_anywhere_is_no_obstacle() -> None:
-    """Waltz makes the index first and the header last: what a crash leaves blocks the roll, or the start."""
-    die_at_every_call(appends, goes_on, seeds=2)
 
 
 @simulated
@@ -255,22 +252,6 @@ def test_hazard_e_a_partition_whose_making_was_broken_off_is_made_again_and_harm
 # ------------------------------------------------------------------ (f)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(40))
-def test_hazard_f_names_are_as_durable_as_what_they_name(seed: int) -> None:
-    """Waltz never syncs a directory."""
-
-    async def scenario(machine: Machine) -> None:
-        acknowledged: list[Batch] = []
-
-        async def write(host: Host) -> None:
-            await appends(host, acknowledged, 8 + seed % 5)
-            machine.power_loss()
-
-        await machine.start(write).ended()
-        await life(machine, lambda host: goes_on(host, acknowledged))
-
-    simulate(scenario, seed)
 
 
 @pytest.mark.exhaustive

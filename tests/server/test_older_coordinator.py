@@ -89,16 +89,8 @@ def test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_s
     assert Town(1).run(older_state) == []
 
 
-def without_mark(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object) -> None:
-        pass
-
-    patch.setattr(SessionStart, "_mark_outdated", nothing)
 
 
-def test_it_is_noticed_if_the_mark_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_mark(monkeypatch)
-    assert Town(1).run(older_state) != []
 
 
 def test_a_replica_that_joined_the_very_session_that_is_claimed_proves_an_older_state() -> None:
@@ -160,13 +152,6 @@ def test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in
     assert all("has lost its data" in str(each) for each in told)
 
 
-def test_it_is_noticed_if_a_server_makes_a_cluster_in_an_empty_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def makes_one(host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], _: object) -> None:
-        await processes.cluster_at(coordinator, nodes, 1, None)
-
-    monkeypatch.setattr(processes, "_check_cluster", makes_one)
-    with_the_look_of_a_process(monkeypatch, [])
-    assert Town(1).run(lost_data)
 
 
 async def changed_under_servers_that_run(town: Town, *, empty: bool) -> tuple[list[bytes], list[bytes], str]:
