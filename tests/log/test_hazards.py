@@ -158,8 +158,6 @@ async def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segmen
 # ------------------------------------------------------------------ (b), (c)
 
 
-
-
 @simulated
 async def test_hazard_b_an_index_without_its_segment_does_not_block_the_roll(machine: Machine) -> None:
     acknowledged: list[Batch] = []
@@ -250,8 +248,6 @@ def test_hazard_e_a_partition_whose_making_was_broken_off_is_made_again_and_harm
 
 
 # ------------------------------------------------------------------ (f)
-
-
 
 
 @pytest.mark.exhaustive

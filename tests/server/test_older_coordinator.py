@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -20,8 +19,7 @@ from polonaise.host import Host
 from polonaise.node import processes
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer, decide
-from polonaise.server.sessionstart import SessionStart
-from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.terms import PartitionId, ServerId
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from rigs.town import Town, held_down
 from rigs.waiting import time_passes
@@ -89,10 +87,6 @@ def test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_s
     assert Town(1).run(older_state) == []
 
 
-
-
-
-
 def test_a_replica_that_joined_the_very_session_that_is_claimed_proves_an_older_state() -> None:
     value = PartitionValue.initial(("a", "b", "c"))
     for joined, proved in ((6, 6), (5, 5), (4, None)):
@@ -150,8 +144,6 @@ def test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in
     assert not Town(1).run(lost_data)
     assert len(told) >= 2
     assert all("has lost its data" in str(each) for each in told)
-
-
 
 
 async def changed_under_servers_that_run(town: Town, *, empty: bool) -> tuple[list[bytes], list[bytes], str]:
