@@ -70,8 +70,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):\n",
         "                async with asyncio.timeout(self._look_s):\n",
         "P13: fragments that were brought back are told as missing for minutes",
-        test="tests/server/test_store_away.py"
-        "::test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are",
+        test="tests/server/test_store_away.py::test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are",
     ),
     "ids-that-a-read-misses-untold": Mutation(
         "polonaise.server.archivewatch",
@@ -196,8 +195,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         '"disk_waits_s": round(self._host.disk.under_way_s, 1),',
         '"disk_waits_s": 0.0,',
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
-        test="tests/storage/test_disks_told.py"
-        "::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",
+        test="tests/storage/test_disks_told.py::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",
     ),
     "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
         "polonaise.node.condition",
@@ -375,8 +373,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                told = checked(json.loads(document), self._settings.partitions_max)\n",
         "                told = json.loads(document)\n",
         "P12: a storage node keeps whatever it is told of the coordinator's values, and can't read it when it must",
-        test="tests/storage/test_operators.py"
-        "::test_values_of_another_form_are_not_noted_and_those_of_before_stay",
+        test="tests/storage/test_operators.py::test_values_of_another_form_are_not_noted_and_those_of_before_stay",
     ),
     "groups-of-an-owner-that-knows-none-yet-believed": Mutation(
         "polonaise.client.workergroup",

@@ -105,8 +105,7 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
         "            return self._in_flight[0].before\n",
         "            return -1\n",
         "P11: a target is told to lack all that was other targets' before the one entry that it lacks",
-        test="tests/player/test_target_queue.py"
-        "::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits",
+        test="tests/player/test_target_queue.py::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits",
     ),
     "first-entry-refused-and-nothing-known": Mutation(
         "polonaise.player.protocol.targetpartition",
