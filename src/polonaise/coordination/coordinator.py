@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar, cast
 
@@ -61,6 +62,9 @@ from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
 """A batch has signed 32-bit client ids."""
+
+_registration_in: Final = functools.lru_cache(maxsize=256)(Registration.decode)
+"""Every server looks at all registrations again and again, and they seldom change."""
 
 T = TypeVar("T")
 V = TypeVar("V", bound=CoordinatorValue)
@@ -523,7 +527,7 @@ class Coordinator:
     def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
         """Return the registration in an entry; raises `CoordinatorDamaged` unless it is that of this server."""
         try:
-            registration = Registration.decode(entry.contents)
+            registration = _registration_in(entry.contents)
         except CoordinatorDamaged:
             registration = None
         if registration is None or registration.server != server or entry.cluster_key != cluster_key:
