@@ -186,8 +186,7 @@ class Coordinator:
     # -------------------------------------------------------------- the cluster
 
     async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
-        """Make the cluster, with the initial value of every partition, or the `beginning` of a log restored from
-        elsewhere.
+        """Make the cluster, with every partition's initial value or the `beginning` of a restored log.
 
         Raises `AlreadyInitialized` if one exists.
         """
@@ -281,8 +280,7 @@ class Coordinator:
     async def set_description(
         self, value: ClusterDescription, expected_version: int
     ) -> Versioned[ClusterDescription] | None:
-        """Replace the description if its version is still `expected_version`; return it with its new version, else
-        None.
+        """Replace the description if its version is `expected_version`; return it with the new one, or None.
 
         Raises `BadOption` for one with another key or number of own partitions, or in which a topic lacks partitions
         that it has: replicas and files hang on these; and for one with fewer storage nodes than copies, or that can't
@@ -407,8 +405,7 @@ class Coordinator:
     async def set_partition(
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
-        """Replace the partition's value if its version is still `expected_version`; return it with its new version,
-        else None.
+        """Replace the value if its version is `expected_version`; return the new one with its version, or None.
 
         Raises `UnknownPartition`.
         """
@@ -544,9 +541,7 @@ class Coordinator:
             raise Closed(f"the coordinator in {self._backend} was closed by this process")
 
     async def _cluster(self) -> ClusterDescription:
-        """Return the description, perhaps from memory: for its key and its number of own partitions, which never
-        change.
-        """
+        """Return the description, perhaps from memory: for what never changes, its key and own partitions."""
         self._check_open()
         return self._description or await self.describe()
 
@@ -564,9 +559,7 @@ class Coordinator:
         return await self._believed(lambda: self._look(key, kind))
 
     async def _believed(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Return what `look` reads, again if what is doubted was back only after the read; raise why it is not
-        believed.
-        """
+        """Return what `look` reads, once nothing is doubted; raise why it is not believed."""
         while True:
             found = await look()
             if not self._seen.doubted:

@@ -167,9 +167,7 @@ def usable_nodes(description: ClusterDescription) -> list[StorageId]:
 def first_members(
     description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]], new: Collection[PartitionId]
 ) -> dict[PartitionId, tuple[StorageId, ...]]:
-    """Return the members of new partitions beside `members`: placed by the rules of `balance`, while no other copy
-    moves.
-    """
+    """Return the members of new partitions, placed by the rules of `balance`; no copy in `members` moves."""
     placement = _Placement(description, members)
     chosen: dict[PartitionId, tuple[StorageId, ...]] = {}
     for partition in sorted(new):
@@ -231,9 +229,7 @@ class _Placement:
 
 
 def _moves(partition: PartitionId, before: Collection[StorageId], after: Collection[StorageId]) -> list[Move]:
-    """Return the moves between two sets of members, in pairs; copies that are only lacking come first: none is removed
-    before there are enough.
-    """
+    """Return the moves between two sets of members, those of lacking copies first: none is removed too early."""
     gone = [name for name in before if name not in after]
     new = [name for name in after if name not in before]
     longest = max(len(gone), len(new))

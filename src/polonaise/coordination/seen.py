@@ -73,8 +73,7 @@ class SeenValues:
         return not self._proved or key in self._doubted
 
     def went_back(self, key: str, version: int, floor: int) -> bool:
-        """Whether a value of this version is older than it was known to be when it was asked for (`floor`), and doubt
-        it then.
+        """Whether this version is older than the one known when it was asked for (`floor`); then doubt it.
 
         One that has become known since is no measure: answers may overtake each other.
         """

@@ -27,9 +27,7 @@ def where_of(topic: str) -> str:
 
 
 def log_key_of(cluster_key: bytes, topic: str) -> bytes:
-    """Return the key, 16 bytes, of a topic of this cluster, which no other has; the cluster's for the log's own
-    partitions.
-    """
+    """Return the key, 16 bytes, that only this topic has; the cluster's for the log's own partitions."""
     return sha256(b"polonaise topic\0" + cluster_key + topic.encode()).digest()[:16] if topic else cluster_key
 
 

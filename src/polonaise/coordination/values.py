@@ -98,9 +98,7 @@ class CoordinatorValue:
 
     @classmethod
     def _check_keys(cls, document: Any) -> None:
-        """Raise `CoordinatorNewer` for an object with unknown keys: it is not damage, which checksums have found
-        before.
-        """
+        """Raise `CoordinatorNewer` for unknown keys: checksums have ruled out damage before."""
         known = {each.name for each in fields(cast(Any, cls))}
         if isinstance(document, dict) and (unknown := sorted(document.keys() - known)):
             raise CoordinatorNewer(

@@ -166,9 +166,7 @@ class ZooKeeperBackend:
         return True
 
     async def _clear(self, claim: int, keeping: Container[str]) -> bool:
-        """Delete the nodes of values that an unfinished making or deletion has left; return False when the claim has
-        passed on.
-        """
+        """Delete the nodes of values that an unfinished change left; return False if the claim has passed on."""
         leftovers = [key for key in await self._children(self._root) if is_key(key) and key not in keeping]
         return all(
             [

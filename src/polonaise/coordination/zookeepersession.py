@@ -371,9 +371,7 @@ class ZooKeeperSession:
             answer.cancel()  # if this was cancelled, nobody waits for it any more
 
     async def _unless_silent(self, answer: asyncio.Future[Any], number: int, changes: bool) -> Any:
-        """Wait for an answer, but leave the server if it answers nothing at all for too long: kazoo then says that it
-        is lost.
-        """
+        """Wait for an answer, but leave a server that answers nothing at all for too long."""
         sent_s = time.monotonic()
         patience = self._changing if self._changes else self._asking
         while not answer.done() and not self._connections.is_alone:

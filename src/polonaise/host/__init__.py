@@ -53,8 +53,7 @@ class File(Protocol):
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write the buffers one after the other from `offset`; with `sync`, they are durable on return, for less than a
-        `sync`.
+        """Write the buffers one after the other from `offset`; with `sync` they are durable, for less than a `sync`.
 
         Raises `DiskFull` or `DiskFailed`; any part may then have been written. A failed sync means that whatever was
         not synced before may be gone, although it may still read back.
@@ -74,9 +73,7 @@ class File(Protocol):
 
 
 class DirectoryLock(Protocol):
-    """A lock on a file that stands for a directory, or for something in one, held until `release` or this process's
-    death.
-    """
+    """A lock on a directory or something in one, held until `release` or this process's death."""
 
     def release(self) -> None:
         """Give the lock up. A second call does nothing."""

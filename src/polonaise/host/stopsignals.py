@@ -132,8 +132,7 @@ STOP_S: Final = 12.0
 
 
 def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
-    """Stop this process by SIGTERM when standard input ends, as its parent has, and by SIGKILL after `within_s`
-    seconds.
+    """Stop this process by SIGTERM when standard input ends, and by SIGKILL after `within_s` seconds.
 
     SIGTERM is handled by the event loop, and one that hangs handles nothing.
     """

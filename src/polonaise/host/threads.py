@@ -100,9 +100,7 @@ class DiskThreads:
         return done
 
     async def obtain(self, call: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """Return the outcome of a `call` that opens something; `give_back` closes it if the caller is cancelled,
-        whenever that is.
-        """
+        """Return the outcome of a `call` that opens something; if cancelled, `give_back` closes it."""
         offer = _Offer(call, give_back)
         try:
             await self.run(offer.make)

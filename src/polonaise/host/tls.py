@@ -420,8 +420,7 @@ def _check_use(files: TlsFiles, role: str) -> None:
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapping[str, Any] | ssl.SSLError:
-    """Return the certificate as `verifier` verified it in a handshake of these files with themselves, or the
-    handshake's error.
+    """Return the certificate as `verifier` verified it against itself, or the error of that handshake.
 
     `verifier` is the `ssl.PROTOCOL_…` of the side that verifies, `flags` are more of OpenSSL's flags for that.
     """

@@ -189,8 +189,7 @@ class _TlsListener:
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
-    """Return the first byte that the peer sends, leaving it unread; 0 for a hello without TLS, None if it leaves
-    without one.
+    """Return the peer's first byte, leaving it unread; 0 for a hello without TLS, None if it leaves silently.
 
     Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
     """

@@ -202,9 +202,7 @@ async def _opened(
 
 
 def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
-    """Return the fault; for an existing embedded log, with a hint how to read its storage directories, which needs
-    neither free space nor a host.
-    """
+    """Return the fault; for an existing embedded log, with a hint how to read its storage directories."""
     if not address.startswith("embedded:"):
         return error
     from polonaise.node.embedded import is_there, parse_embedded, storage_directory

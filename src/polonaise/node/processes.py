@@ -213,8 +213,7 @@ async def create_cluster(
 
 
 def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageId, str]) -> None:
-    """Compare the storage nodes that a server was told of with those of its cluster; raise `BadOption` if these are
-    others.
+    """Raise `BadOption` if the storage nodes that a server was told of are not those of its cluster.
 
     A node is found by its name, or else by its address. One with another address is only warned of: it has moved, or is
     yet to be moved, and a server that did not start for that would be missing. Nor is a list refused that is older than

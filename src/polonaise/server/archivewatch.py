@@ -148,9 +148,7 @@ class ArchiveWatch:
         return Backlog(first, 0 if any(name.first > first for name in held) else self._fragment_bytes)
 
     async def _measure(self, reader: PartitionReader, backlog: Backlog, committed: TransactionId) -> bool:
-        """Measure on until a fragment is full or all was measured, by headers and columns; return whether that was
-        possible.
-        """
+        """Measure until a fragment is full or all was measured; return whether that was possible."""
         try:
             while backlog.due_us is None and backlog.next <= committed:
                 raw, start = await reader.read_held(backlog.next, committed, _READ_BYTES), 0

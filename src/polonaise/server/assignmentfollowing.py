@@ -151,11 +151,10 @@ class AssignmentFollowing:
         return members
 
     async def _step_aside(self) -> None:
-        """Leave the members, so that able servers take over what this one owns: its clock is off, or the coordinator is
-        too new.
+        """Leave the members, so that able servers take over what this one owns.
 
-        As a member it would be given partitions that it does not learn of, or could not start. Until another server
-        takes its partitions it goes on with them: if it is the only one, nobody else would.
+        Its clock is off, or the coordinator is too new: as a member it would be given partitions that it does not learn
+        of, or could not start. Until another server takes its partitions it goes on with them.
         """
         if self._membership.left:
             return

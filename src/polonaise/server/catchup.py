@@ -49,9 +49,7 @@ class CatchUp:
         self._copies = shared.copies
 
     async def run(self) -> None:
-        """Bring late replicas up to date until the session ends, side by side: one that falls behind must not keep the
-        others.
-        """
+        """Bring late replicas up to date until the session ends, side by side: none keeps the others waiting."""
         late = [name for name in recovery.participants(self._session.value) if name not in self._session.engaged]
         async with asyncio.TaskGroup() as group:
             for name in late:

@@ -102,8 +102,7 @@ class ClusterAnswers:
         return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s
 
     async def read_description(self) -> ClusterDescription:
-        """Read the description from the coordinator, and return the newest one; calls at the same time share their
-        results.
+        """Read and return the newest description; calls at the same time share their results.
 
         Raises `CoordinatorUnavailable` after `_coordinator_s`, and what the coordinator raises.
         """
@@ -156,9 +155,7 @@ class ClusterAnswers:
         return ClusterIs(self.description.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
-        """Read the description for a request about one topic, or all (None); for one, a known description may be good
-        enough.
-        """
+        """Read the description for one topic, for which a known one may do, or for all (None)."""
         try:
             await self.read_description()
         except PolonaiseError as error:

@@ -36,8 +36,7 @@ def with_trouble(text: str, coordinator: Coordinator) -> str:
 
 
 class CoordinatorTrouble:
-    """Records, for health and metrics, which of a server's operations at the coordinator fail at present, each with its
-    error.
+    """Records which of a server's operations at the coordinator fail at present, each with its error.
 
     The log is told once for each kind of error, every `AGAIN_S` while it lasts, and when it is over, whatever the
     number of operations and tries.
@@ -52,9 +51,7 @@ class CoordinatorTrouble:
         self.errors = 0
 
     def failed(self, what: str, error: PolonaiseError, *, level: int = logging.WARNING, **fields: int) -> None:
-        """Record that an operation failed; `what` tells which, as `the assignment can't be read`, to be logged at
-        `level`.
-        """
+        """Record that an operation failed; `what` (as `the assignment can't be read`) is logged at `level`."""
         self.errors += 1
         self._failing.pop(what, None)  # to its end, so that the latest failures stand there
         self._failing[what] = error.code, str(error)

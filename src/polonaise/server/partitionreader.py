@@ -271,9 +271,7 @@ class PartitionReader:
         )
 
     async def ask_to_read(self, name: StorageId, message: Message) -> Message:
-        """Ask a replica to read, as `ask` does, but wait only as long as any replica lately needed: a slow one is
-        passed over.
-        """
+        """Ask a replica to read, as `ask` does, but only for as long as any replica lately needed."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         answer = await self._links[name].ask_bulk(message, self.owner.partition, self.patience.seconds)

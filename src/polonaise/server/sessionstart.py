@@ -471,9 +471,7 @@ class SessionStart:
     # ------------------------------------------------------------------ 5 clean
 
     async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
-        """Make copies clean up to the closing mark; return the replicas that joined: a quorum, and those that were
-        quick.
-        """
+        """Clean copies up to the closing mark; return the replicas that joined: a quorum and the quick ones."""
         closing = decided.closing
         marks = self._marks(value, closing)
         # The partition stands still while copies are made. So those that lack much are left to be caught up with in

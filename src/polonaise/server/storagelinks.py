@@ -164,9 +164,7 @@ class StorageLink:
         return await self._ask(connection, message, partition, self.patience)
 
     async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
-        """Ask over the bulk connection, for `deadline_s` seconds or with as much patience as the node needs; raises as
-        `ask`.
-        """
+        """Ask over the bulk connection, for `deadline_s` or as long as the node needs; raises as `ask`."""
         if self.bulk is None:
             why = self.bulk_error or self.last_error
             raise fresh(why or ConnectionLost(f"no connection to storage node {self.name}"))

@@ -67,9 +67,7 @@ async def _check_archived(
 
 
 async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
-    """Raise `NotArchived` unless log and fragments have the same batch in front of the one that holds `before`: each
-    carries the CRC of the one before it.
-    """
+    """Raise `NotArchived` unless log and fragments have the same batch in front of the one with `before`."""
     following = await reader.batch_holding(before)
     if not following.first:
         return

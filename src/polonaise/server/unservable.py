@@ -170,8 +170,7 @@ class UnservablePartitions:
 
     @property
     def _not_to_be_started(self) -> frozenset[PartitionId]:
-        """The partitions that this server could not begin to serve now: its certificate has expired, or its store is
-        away.
+        """The partitions that could not begin now: the certificate has expired, or the store is away.
 
         Without those that it owns, and gives up after a grace if its certificate has expired; and those of which it has
         had a session: the next one needs no store.

@@ -44,9 +44,7 @@ class FrameOutbox:
         self.sent_s = now_s
 
     def gave(self, size: int, unsent_bytes: int, now_s: float, *, own: bool) -> Overloaded | None:
-        """Note a message given to the transport, in memory for this peer alone if `own`; return why the peer is cut
-        off, if so.
-        """
+        """Note a message given to the transport (`own`: kept for this peer alone); return why to cut it off."""
         self._given_bytes += size
         self.sent_s = now_s
         if not unsent_bytes:

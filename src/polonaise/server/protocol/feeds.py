@@ -119,9 +119,7 @@ class Feeds:
     # ------------------------------------------------------------------ what each is fed
 
     def feed(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
-        """Feed a mount from the cache up to `committed`, as far as its credit goes; ask to read ids that the cache
-        lacks.
-        """
+        """Feed a mount from the cache up to `committed`, within its credit; ask to read what the cache lacks."""
         effects: list[Effect] = []
         while mount.next_id <= committed and mount.may_be_fed:
             batch = self._cache.holding(mount.next_id)

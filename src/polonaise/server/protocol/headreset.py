@@ -66,9 +66,7 @@ def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
 
 
 def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: TransactionId) -> bool:
-    """Whether a copy's marks speak of a log that a reset has given up: it is cut even if it holds nothing above
-    `clean`.
-    """
+    """Whether a copy must be cut even with nothing above `clean`: its marks speak of a log that a reset gave up."""
     return cut_since(value, answer) != NO_SESSION or (pending(value) is not None and answer.confirmed > clean)
 
 
@@ -160,9 +158,7 @@ def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
 
 
 def certain_of(value: PartitionValue, reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
-    """Return the id up to which other copies can hold the same log as a reset's source: what was confirmed to it, and
-    not given up.
-    """
+    """Return the last id that copies can share with a reset's source: confirmed to it, and not given up."""
     shared = min(corrected(value, source).confirmed, reset.to)
     return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
 

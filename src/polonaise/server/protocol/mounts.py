@@ -88,9 +88,7 @@ class ClientMount:
         return payload
 
     def _reduced(self, batch: Committed) -> bytes:
-        """Return the batch without bodies, or the whole of it if a header matches the filter: it has all bodies or
-        none.
-        """
+        """Return the batch without bodies, or with all of them if a header matches the filter."""
         parsed = Batch(memoryview(batch.raw))
         if self._form is BodyForm.FILTERED:
             mask, value = self._filter_mask, self._filter_value

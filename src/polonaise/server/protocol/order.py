@@ -420,8 +420,7 @@ class Order:
     def _judge_produce(
         self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """Judge a producer's request; return value and reason of a failure, or add the producer's new state to
-        `changes`.
+        """Judge a producer's request; return a failure's value and reason, or add the state to `changes`.
 
         `digest` is of the group's headers and bodies: it tells a repetition from another append under the same number.
         """

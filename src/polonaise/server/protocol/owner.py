@@ -281,9 +281,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
-        """End the session, so that the next one has other replicas or another requirement; `fault`: a replica has
-        failed.
-        """
+        """End the session, for other replicas or another requirement; `fault`: a replica has failed."""
         self._end_session(reason, now, fault=fault)
         return self._out.taken()
 
@@ -633,9 +631,7 @@ class PartitionOwner:
     # ------------------------------------------------------------------ time, and the end
 
     def tick(self, now: Moment) -> list[Effect]:
-        """Check what comes with time: late replicas, a pulse, appends and requests that waited too long, troubles to
-        tell.
-        """
+        """Check what comes with time: late replicas, a pulse, what waited too long, troubles to tell."""
         session, settings = self.session, self._settings
         if session is not None:
             late = session.late(now.monotonic_s, settings.acknowledge_s_max)
