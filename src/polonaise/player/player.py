@@ -53,7 +53,8 @@ class Player:
     partition, and none is skipped.
 
     The player that was opened last under a name is the active one: it has the next epoch of the idempotent producer
-    "player <name>" in the log's first partition. Earlier ones end with `ProducerFenced` as soon as a target tells them.
+    "player <name>" in the log's first partition. Targets take nothing more from earlier ones, which end with
+    `ProducerFenced` as soon as a target tells them.
 
     - `log`: a started client of the log; it stays the application's.
     - `targets`: by name, in this process, or elsewhere as `remote` returns them. Targets of this process stay the
