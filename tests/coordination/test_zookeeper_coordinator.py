@@ -27,7 +27,6 @@ from polonaise.errors import (
     AlreadyInitialized,
     CoordinatorDamaged,
     CoordinatorUnavailable,
-    NotInitialized,
     UnsupportedFormat,
 )
 from polonaise.host.real import RealClock
@@ -351,11 +350,6 @@ async def test_denied_access_is_told(backend: ZooKeeperBackend, root: str) -> No
         client.create(root, acl=[make_digest_acl("operator", "secret", all=True)])
     with pytest.raises(CoordinatorUnavailable, match="denies access"):
         await backend.create(ENTRIES)
-
-
-async def test_a_place_without_a_cluster_holds_none(backend: ZooKeeperBackend) -> None:
-    with pytest.raises(NotInitialized):
-        await Coordinator(backend, RealClock()).describe()
 
 
 # ------------------------------------------------------------------ an ensemble

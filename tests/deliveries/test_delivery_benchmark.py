@@ -9,11 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.deliveries import kafka_rig
-from benchmarks.deliveries.children import Child
 from benchmarks.deliveries.delays import Delays, Delivery, Spread
-from benchmarks.deliveries.form import LATE, STAMPS, Notes, Workload, late_transaction, name_of, route
-from benchmarks.deliveries.page import delays_lines, kafka_lines
+from benchmarks.deliveries.form import STAMPS, Notes, Workload, name_of, route
+from benchmarks.deliveries.page import delays_lines
 from benchmarks.deliveries.plot import plot
 from benchmarks.deliveries.rig import GRPC, LINK, Delivered
 from benchmarks.delivery import Benchmark, read_options
@@ -44,11 +42,6 @@ def test_each_key_goes_to_one_target_and_as_many_targets_as_can_be_get_something
             assert told == number
             assert committed_ns <= dispatched_ns
     assert transactions.expected(0, 50) == expected
-
-
-def test_a_transaction_without_keys_is_for_the_late_target() -> None:
-    data = late_transaction(7)
-    assert route(SimpleNamespace(data=data)) == {LATE: data}
 
 
 def test_notes_are_told_once() -> None:
@@ -95,19 +88,6 @@ async def test_a_target_that_has_not_received_what_it_should_ends_the_run(receiv
         await setup.all_received({name_of(0): 1}, within_s=0)
 
 
-async def test_a_child_that_can_not_answer_or_has_ended_says_so() -> None:
-    child = await Child.start("targets")
-    try:
-        assert (await child.ask("usage"))["memory_mb"] > 0
-        with pytest.raises(Missing, match="asked for 'nothing'"):
-            await child.ask("nothing")
-        child.signal(9)
-        with pytest.raises(Missing, match="has ended"):
-            await child.ask("usage")
-    finally:
-        await child.stop()
-
-
 # ---------------------------------------------------------------------- the page
 
 
@@ -122,16 +102,6 @@ def test_ratios_are_those_to_the_floor_of_the_same_run(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_brokers_the_table_says_that_kafka_is_not_measured() -> None:
-    workload = Workload(10)
-    lines = kafka_lines({workload: {LINK: delays(1, 8)}}, {workload: {}}, "", "there is no `java`")
-    assert lines[0] == "Kafka is not measured: there is no `java`"
-    assert "| 10 × 10 | Kafka | not measured | not measured | not measured |  |  |  |" in lines
-    kafka = {kafka_rig.TRANSACTIONS: kafka_rig.KafkaRun(delays(40, 80), 12.0)}
-    lines = kafka_lines({workload: {LINK: delays(1, 8)}}, {workload: kafka}, "Kafka 4", "")
-    assert "| 10 × 10 | Kafka, transactions | 80.00 | 40.00 | 240.00 | 10.0 | 10.0 | 12 |" in lines
-
-
 # ---------------------------------------------------------------------- short runs
 
 
@@ -143,13 +113,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, *words: str) -> Benchmark:
 def test_an_unknown_part_ends_the_program_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="delys: not one of delays, saturation, stopped, behind, kafka"):
         quick(monkeypatch, "--only", "delys")
-
-
-async def test_what_brokers_lack_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", "")
-    benchmark = quick(monkeypatch, "--only", "kafka")
-    await benchmark.run(tmp_path)
-    assert "Kafka is not measured: Kafka needs `java`" in "\n".join(benchmark.pages["kafka"])
 
 
 @pytest.mark.exhaustive  # of transports

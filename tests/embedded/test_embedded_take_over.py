@@ -14,19 +14,6 @@ from rigs.embedded import SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_
 pytestmark = pytest.mark.slow
 
 
-async def test_a_second_process_attaches_to_the_first_ones_log(tmp_path: Path) -> None:
-    async with processes(tmp_path) as group:
-        host = await group.start()
-        guest = await group.start()
-        assert host_of(tmp_path) == host.pid
-        assert await host.ask("append", "a") == 0
-        assert await guest.ask("append", "b") == 1
-        assert await guest.ask("read") == ["a", "b"]
-        assert await guest.close() == 0
-        assert await host.close() == 0
-        assert host_of(tmp_path) is None
-
-
 @pytest.mark.parametrize("storage", [1, 3])
 async def test_when_the_host_is_killed_another_takes_over_with_all_that_was_acknowledged(
     tmp_path: Path, storage: int

@@ -25,11 +25,9 @@ from polonaise.errors import (
     HistoryTrimmed,
     NotArchived,
     NotFound,
-    PolonaiseError,
     StoreUnavailable,
     WrongClusterKey,
 )
-from polonaise.fragments import history as histories
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.mark import MARK
 from polonaise.fragments.protocol.coverage import Span
@@ -38,7 +36,7 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch, split
 from polonaise.wire.messages import Batches, Read
 from rigs.fragments import batches_of, flip, moody_store, named_fragment
-from rigs.health import condition_when, until_engaged, until_waits_for
+from rigs.health import until_engaged, until_waits_for
 from rigs.restoring import Sum
 from rigs.trimmed import Cluster, archived, contents, fill, running
 from rigs.waiting import wait_until
@@ -166,21 +164,6 @@ async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimme
                 await log.wait_applied(199, 0)
 
 
-async def test_a_flipped_byte_is_refused_by_name_and_never_served(trimmed: Trimmed) -> None:
-    damaged = trimmed.fragments[1]
-    await flip(trimmed.store, damaged)
-    await trimmed.cluster.start_server(trimmed.store)
-    read: list[int] = []
-
-    async def read_all() -> None:
-        async for tx in trimmed.log.read(0, timeout=10):
-            read.append(tx.id)
-
-    with pytest.raises(FragmentDamaged, match=damaged.digest):
-        await read_all()
-    assert read == list(range(damaged.first))
-
-
 async def test_what_rots_after_it_was_verified_is_found_too(trimmed: Trimmed) -> None:
     await trimmed.cluster.start_server(trimmed.store, cache_bytes_max=1)
     assert await contents(trimmed.log) == trimmed.before
@@ -190,36 +173,6 @@ async def test_what_rots_after_it_was_verified_is_found_too(trimmed: Trimmed) ->
     await flip(trimmed.store, damaged, bodies.data_page_offset + bodies.total_compressed_size // 2)
     with pytest.raises(FragmentDamaged, match=damaged.digest):
         await contents(trimmed.log)
-
-
-@pytest.mark.parametrize("left", [0, 5, 500])
-async def test_a_fragment_that_was_cut_fails_reads_of_it_and_nothing_else(trimmed: Trimmed, left: int) -> None:
-    cut, place = trimmed.fragments[1], trimmed.cluster.directory / "store"
-    (place / cut.path).write_bytes((place / cut.path).read_bytes()[:left])
-    await trimmed.cluster.start_server(trimmed.store)
-    for _ in range(2):
-        with pytest.raises(FragmentDamaged, match=cut.digest):
-            await contents(trimmed.log)
-        await fill(trimmed.log, 10)
-    assert await archived(trimmed.log, trimmed.store)
-
-
-async def test_a_mistake_in_old_history_fails_that_read_and_is_told_in_health(
-    trimmed: Trimmed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def mistaken(*arguments: Any) -> int:
-        raise KeyError("nobody foresaw this")
-
-    await trimmed.cluster.start_server(trimmed.store)
-    with monkeypatch.context() as patched:
-        patched.setattr(histories, "bisect_right", mistaken)
-        with pytest.raises(PolonaiseError, match="mistake of Polonaise: KeyError"):
-            await trimmed.log.transaction(5, 0, timeout=1.0)
-        await fill(trimmed.log, 10)
-        told = await condition_when(trimmed.log, lambda told: told.failed)
-        assert any("ids from 5 on" in line and "KeyError" in line for line in told.troubles)
-    await trimmed.log.transaction(5, 0, timeout=10.0)
-    await condition_when(trimmed.log, lambda told: not told.failed)
 
 
 async def test_another_fragment_that_holds_the_same_ids_takes_the_place_of_a_damaged_one(trimmed: Trimmed) -> None:

@@ -12,19 +12,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 
 import polonaise
 from polonaise.cli.exitstatus import ExitStatus
-from polonaise.player import JsonLinesTarget, Player, PlayerSettings, remote, serve
-from rigs.deliverystreams import REMOTE, Remote
+from polonaise.player import JsonLinesTarget, serve
 from rigs.examples import EXAMPLES
 from rigs.httpget import http_get
 from rigs.playerprocesses import PlayerProcess, ShopWithShards, shop_with_shards
 from rigs.programs import output_of, run_python
-from rigs.targetprocess import TargetProcess, kept
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 LEASE_S = 2.0
@@ -356,39 +353,3 @@ def test_a_forked_child_may_close_what_it_has_inherited_and_its_parent_goes_on(t
         tmp_path,
     )
     assert said == [*["None"] * 4, "True", "[True, True, True] True (0,)"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("transport", REMOTE.values(), ids=REMOTE.keys())
-async def test_a_target_in_a_process_that_is_killed_has_each_entry_once_when_it_comes_back(
-    tmp_path: Path, transport: Remote
-) -> None:
-    random = Random(3)
-    path = tmp_path / "target.db"
-    settings = PlayerSettings(retry_s_min=0.02, retry_s_max=0.1, start_patience_s=5.0, batch_entries_max=20)
-    with TargetProcess.running(path, transport.address) as process:
-        endpoint = remote(process.address)
-        async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-            written: dict[int, list[bytes]] = {0: [], 1: []}
-            async with Player(log, "p", lambda tx: {"a": tx.data}, {"a": endpoint}, settings=settings) as player:
-                for _ in range(5):
-                    for _ in range(random.randrange(3, 10)):
-                        partition = random.randrange(2)
-                        bodies = [b"%d" % random.randrange(10**9) for _ in range(30)]
-                        await asyncio.gather(*(log.append(body, partition=partition) for body in bodies))
-                        written[partition] += bodies
-                        await time_passes(random.random() * 0.02)
-                    # While something is on its way, more often than not.
-                    process.kill()
-                    await wait_until(lambda: not player.health()["well"], "health tells of it")
-                    assert "state" in player.health()["targets"]["a"]
-                    await asyncio.to_thread(process.start)
-                last = {partition: len(bodies) for partition, bodies in written.items() if bodies}
-                await wait_until(
-                    lambda: {each: len(found) for each, found in kept(path).items()} == last,
-                    "everything is there",
-                    every_s=0.05,
-                )
-                await wait_until(lambda: player.health()["well"], "all is well again")
-        await endpoint.close()
-        assert kept(path) == {partition: bodies for partition, bodies in written.items() if bodies}

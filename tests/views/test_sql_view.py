@@ -52,13 +52,6 @@ async def view(url: str, views: Callable[..., Bank]) -> Bank:
     return made
 
 
-async def test_a_new_view_has_applied_nothing_and_makes_its_tables(url: str, views: Callable[..., Bank]) -> None:
-    view = views(url)
-    assert await view.high_water_mark(0) == -1
-    assert await view.high_water_mark(7) == -1
-    check_fold(url, {0: 0, 7: 0})
-
-
 async def test_a_run_is_applied_with_its_mark(url: str, view: Bank) -> None:
     assert await view.apply_run(transactions(10)) == 9
     assert await view.apply_run(transactions(1, first=10)) == 10

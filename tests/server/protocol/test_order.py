@@ -42,21 +42,6 @@ from rigs.order import (
 # ------------------------------------------------------------------ singles, batches
 
 
-def test_transactions_get_the_next_ids_in_order_of_arrival() -> None:
-    order, log = logged_order_of(closing=9, last_crc=77)
-    assert refused(order, Tx(b"a", header=1), Tx(b"b", header=2)) == []
-    assert refused(order, Tx(b"c", header=3), first_sequence=5) == []
-    assert (order.forming_count, order.next_id) == (3, 13)
-    batch = log.seal()
-    assert [(t.id, t.data, t.header, t.sequence, t.client_id) for t in batch.transactions()] == [
-        (10, b"a", 1, 0, CLIENT), (11, b"b", 2, 1, CLIENT), (12, b"c", 3, 5, CLIENT)
-    ]  # fmt: skip
-    assert order.forming_count == order.forming_bytes == 0
-    refused(order, Tx(b"d"))
-    assert log.seal().first == 13
-    assert log.bodies == [b"a", b"b", b"c", b"d"]
-
-
 def test_the_commit_time_never_goes_back_even_if_the_clock_does() -> None:
     order = order_of(commit_time_us=500)
     log, times = Log.after(order), []
