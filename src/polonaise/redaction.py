@@ -202,21 +202,22 @@ def _without_option(option: re.Match[str]) -> str:
 
 
 def _without_unknown(url: re.Match[str], after: str = "") -> str:
-    """Return a database's URL without the values of options that are not known to be harmless. Behind a hidden value
-    the names of such options are hidden as well: a password with an ampersand makes options of its rest. `after` has
-    the letters that are the text's own at its end."""
+    """Return a database's URL without the values of options that are not known to be harmless, and, of several, without
+    the names that do not say themselves that they are of a secret: a password with an ampersand makes options of its
+    rest, which may stand in any order. `after` has the letters that are the text's own at its end."""
     if not url["query"]:
         return url[0]
     query = url["query"].rstrip(after)
+    options = query[1:].split("&")
+    unknown = [option for option in options if option and option.partition("=")[0] not in _HARMLESS_OPTIONS]
     shown: list[str] = []
-    hidden = False
-    for option in query[1:].split("&"):
+    for option in options:
         name, equals, _ = option.partition("=")
-        if name in _HARMLESS_OPTIONS or not option:
+        if not option or name in _HARMLESS_OPTIONS:
             shown.append(option)
         else:
-            shown.append(HIDDEN if hidden or not equals else f"{name}={HIDDEN}")
-            hidden = True
+            is_named = equals and (len(unknown) == 1 or _SECRET_NAME.search(name))
+            shown.append(f"{name}={HIDDEN}" if is_named else HIDDEN)
     return f"{url['before']}?{'&'.join(shown)}{url['query'][len(query) :]}"
 
 

@@ -160,6 +160,8 @@ def parts_told(password: str, told: str) -> list[str]:
 @example("QXZ&JKQ97@XZJ=9")
 @example("QX&ZJK97=")
 @example("77&777777=")
+@example("77&777=77")
+@example("QX&ZJK97=5&GQ=7")
 @example("QX[ZJK97")
 @example("QX ZJK://97@XZ")
 @example("QX\u2100ZJK97")  # what urlsplit refuses with the whole of what stands before the path

@@ -27,6 +27,9 @@ _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
 
 _NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
+_HIDDEN_OPTION: Final = "its driver does not take an option that is hidden here; in a password, & is written as %26"
+_SECRET_MIN: Final = 3
+"""Characters from which on a text may be a part of a password; shorter ones are in any sentence."""
 _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 """The isolation levels under which all reads of a transaction see one state."""
 _UNCHAINED: Final = "polonaise: unchained"
@@ -171,9 +174,9 @@ class Database:
             return self._connection()
         except (ProgrammingError, TypeError, ValueError, OSError, AttributeError, LookupError) as error:
             # The driver's own for an option that it does not know, or a file that it can't read; none of the network's.
-            reason = redacted(getattr(error, "orig", error))
-            # What can't be encoded is kept by the error: it may be the password.
-            cause = None if isinstance(error, UnicodeError) else error
+            reason = self._shown_reason(redacted(getattr(error, "orig", error)))
+            # What can't be encoded is kept by the error: it may be the password. So is what the reason does not show.
+            cause = None if isinstance(error, UnicodeError) or reason == _HIDDEN_OPTION else error
         except database_errors() as error:
             raise self._not_connected(error, "connect to") from error
         # Outside of the block, or the error would be kept as the context.
@@ -181,6 +184,14 @@ class Database:
             f"can't connect to {redacted(self.engine.url)}: {reason}; correct the options of the URL, "
             "and the files that they name"
         ) from cause
+
+    def _shown_reason(self, reason: str) -> str:
+        """Return why the driver takes no such options; without its words if they have what the URL is shown without."""
+        shown = redacted(self.engine.url)
+        options = self.engine.url.normalized_query
+        hidden = [name for name in options if f"{name}=" not in shown]
+        hidden += [value for values in options.values() for value in values if f"={value}" not in shown]
+        return _HIDDEN_OPTION if any(len(text) >= _SECRET_MIN and text in reason for text in hidden) else reason
 
     def _connection(self) -> Connection:
         while True:
