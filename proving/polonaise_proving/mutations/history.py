@@ -1,4 +1,4 @@
-"""Mutations of fragments, and of what Spark reads beside the log."""
+"""Mutations of fragments, and of what Spark reads beside the log and writes to it."""
 
 from __future__ import annotations
 
@@ -179,5 +179,13 @@ HISTORY_MUTATIONS: Final[dict[str, Mutation]] = {
         "            pass\n\n",
         "P13: a fragment that was put back is read with the size of the damaged one, and refused for ever",
         test="tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]",
+    ),
+    "order-of-batches-not-looked-at": Mutation(
+        "polonaise.spark.protocol.sinkprogress",
+        "    if not by_partition:\n        return ()\n",
+        "    if by_partition is not None:\n        return ()\n",
+        "P8: a named batch that is run again after a later one is written a second time",
+        test="tests/spark/test_order_of_batches.py"
+        "::test_whose_write_returned_has_its_rows_in_the_log_each_once[{0: 1, 1: 1}]",
     ),
 }

@@ -14,6 +14,20 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "leases: a new owner grants what one that it does not know of holds",
         seed=207,
     ),
+    "late-renewal-takes-the-lease": Mutation(
+        "polonaise.server.protocol.leasetable",
+        "        if granted is not None and granted.holder != holder:\n",
+        "        if granted is not None and granted.holder != holder and not asked.renews:\n",
+        "leases: a renewal that was long on its way takes the lease from the one who was granted it since",
+        test="tests/server/protocol/test_lease_table.py::test_a_renewal_that_comes_late_takes_the_lease_from_nobody",
+    ),
+    "lease-runs-out-too-early": Mutation(
+        "polonaise.server.protocol.leasetable",
+        "        if granted is not None and granted.until_s <= now_s:\n            self._drop",
+        "        if granted is not None and granted.until_s <= now_s + 2:\n            self._drop",
+        "leases: an owner grants a lease to another one while its holder still counts on it",
+        test="tests/server/protocol/test_lease_table.py::test_nor_in_many_more_courses",
+    ),
     "every-owner-counts-as-the-first": Mutation(
         "polonaise.server.protocol.recovery",
         "    return not value.engagements and all(",

@@ -86,6 +86,57 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/player/test_json_lines_crashes.py"
         "::test_a_target_that_dies_at_any_call_keeps_its_word[killed, then power loss]",
     ),
+    "lines-not-synced": Mutation(
+        "polonaise.player.linesfile",
+        "            await self._file.write(counted.size, [lines], sync=True)\n",
+        "            await self._file.write(counted.size, [lines])\n",
+        "P8: entries are acknowledged before their lines are durable, and a loss of power takes them",
+        test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[power loss]",
+    ),
+    "lines-counted-before-they-are-written": Mutation(
+        "polonaise.player.linesfile",
+        "        await steps.write(begin, [step], sync=True)\n",
+        "        await steps.write(begin, [step, memory.with_step_ended().step_ended()], sync=True)\n",
+        "P8: a target that dies before it has written lines says that they were there, and is refused for good",
+        test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[killed]",
+    ),
+    "step-of-lines-not-synced": Mutation(
+        "polonaise.player.linesfile",
+        "        await steps.write(begin, [step], sync=True)\n",
+        "        await steps.write(begin, [step])\n",
+        "P8: lines are there after a loss of power, and nothing says whose: the target is refused for good",
+        test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[power loss]",
+    ),
+    "step-noted-behind-its-lines": Mutation(
+        "polonaise.player.linesfile",
+        "        await steps.write(begin, [step], sync=True)\n"
+        "        self._steps_end += len(step)\n"
+        "        if lines:\n"
+        "            await self._file.write(counted.size, [lines], sync=True)\n",
+        "        if lines:\n"
+        "            await self._file.write(counted.size, [lines], sync=True)\n"
+        "        await steps.write(begin, [step], sync=True)\n"
+        "        self._steps_end += len(step)\n",
+        "P8: what a crash leaves of lines that were not noted is somebody else's, and the target is refused for good",
+        test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[killed]",
+    ),
+    "fence-of-lines-not-on-disk": Mutation(
+        "polonaise.player.linesfile",
+        "        memory = memory._replace(fence=fence)\n        await self._write_whole(memory)\n",
+        "        memory = memory._replace(fence=fence)\n"
+        "        if self.memory is None:\n"
+        "            await self._write_whole(memory)\n",
+        "P8: a target that has accepted a stream accepts an earlier one once it was started again",
+        test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[killed]",
+    ),
+    "torn-lines-not-cut": Mutation(
+        "polonaise.player.linesfile",
+        "        await file.truncate(counted)\n        await file.sync()\n",
+        "        left = await file.read(counted, size - counted)\n"
+        "        memory = memory._replace(counted=memory.counted.followed_by(left))\n",
+        "P8: what a crash has left of a step stays, and the step's lines follow it once more",
+        test="tests/player/test_json_lines_crashes.py::test_lines_that_are_torn_at_any_byte_are_cut",
+    ),
     "what-a-standby-is-told-outlives-it": Mutation(
         "polonaise.player.protocol.candidacy",
         "        self._leave_standby()\n        self.has_lease = True\n",

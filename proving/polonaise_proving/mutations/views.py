@@ -111,6 +111,53 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a run that caught a deadlock goes on to its end, and its partition deadlocks with others all the while",
         test="tests/views/test_undone_statements.py::test_after_a_statement_that_took_too_long_no_other_is_sent[sqlite]",
     ),
+    "caught-error-not-kept": Mutation(
+        "polonaise.views.writerconnection",
+        "        if self._ours or has_failed_before(error):\n",
+        "        if True:\n",
+        "P7: a statement that the database has undone alone, whose error the application caught, is never done",
+        test="tests/views/test_undone_statements.py"
+        "::test_a_statement_that_took_too_long_is_done_in_the_end[sqlite-outright]",
+    ),
+    "caught-error-in-a-savepoint-is-the-application-s-own": Mutation(
+        "polonaise.views.writerconnection",
+        "trouble is Trouble.READ_ONLY and self.db.in_nested_transaction()\n",
+        "self.db.in_nested_transaction()\n",
+        "P7: what begin_nested() undid because of others, and the application caught, is never done",
+        test="tests/views/test_undone_statements.py"
+        "::test_a_statement_that_took_too_long_is_done_in_the_end[sqlite-around begin_nested]",
+    ),
+    "caught-error-of-the-driver-not-seen": Mutation(
+        "polonaise.views.writerconnection",
+        "        except database_errors() as error:\n            self.note(error)\n            raise\n",
+        "        except database_errors():\n            raise\n",
+        "P7: a statement past SQLAlchemy that others have kept from its work is never done",
+        test="tests/views/test_undone_statements.py::test_a_lock_timeout_past_sqlalchemy_is_tried_again[postgresql]",
+    ),
+    "end-of-a-run-not-looked-at": Mutation(
+        "polonaise.views.writerconnection",
+        "            if guarded:\n                self._check_whole()\n",
+        "",
+        "P13: a run that failed for an error that the application caught is told with what followed from that error",
+        test="tests/views/test_whole_transactions.py"
+        "::test_an_error_that_apply_caught_in_postgresql_is_raised_at_the_end",
+    ),
+    "replaced-worker-not-fenced": Mutation(
+        "polonaise.views.marks",
+        '        return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1\n',
+        "        db.execute(self._hold, values)\n        return True\n",
+        "P7: a worker that was replaced and does not know it goes on applying",
+        test="tests/views/test_worker_view.py"
+        "::test_a_worker_that_was_replaced_is_fenced_in_the_transaction_that_applies[sqlite]",
+    ),
+    "rows-without-any-marks-not-told": Mutation(
+        "polonaise.views.lostmarks",
+        "        return not (holds_rows(db, marks) or (self._claimed.there and self._has_any(db)))\n",
+        "        return False\n",
+        "P13: everything is applied a second time to rows whose marks are all lost, and nobody is told",
+        test="tests/views/test_tables_beside.py"
+        "::test_rows_without_what_a_views_own_tables_say_are_told[sqlite-DELETE FROM, DELETE FROM]",
+    ),
     "row-of-another-partition-told-as-a-fault": Mutation(
         "polonaise.views.retrying",
         "                if len(some) > 1 or taken == _TAKEN or not is_taken(error):\n",
