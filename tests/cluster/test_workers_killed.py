@@ -258,3 +258,8 @@ async def replaced(workers: Workers, wrong: str) -> list[str]:
 async def test_a_worker_that_goes_on_after_it_was_replaced_changes_nothing(tmp_path: Path, url: str) -> None:
     async with at_work(tmp_path, url) as workers:
         assert await replaced(workers, "goes-on") == []
+
+
+async def test_one_that_goes_on_and_is_not_fenced_is_caught(tmp_path: Path, sqlite_url: str) -> None:
+    async with at_work(tmp_path, sqlite_url) as workers:
+        assert [each for each in await replaced(workers, "unfenced") if "was replaced went on" in each]

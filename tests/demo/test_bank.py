@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.host.tls import VARIABLES
 from polonaise_proving.demo import run as demo
+from polonaise_proving.demo.bank import Accounts
 from polonaise_proving.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, verdicts
-from polonaise_proving.demo.payments import Book, Payment, make_payments
+from polonaise_proving.demo.payments import Payment, make_payments
 from polonaise_proving.record.history import Contents
 from rigs.programs import output_of, run_polonaise
 
@@ -233,19 +235,27 @@ def test_the_demo_of_somebody_who_has_a_cluster_with_tls_runs_without(
 
 
 @pytest.mark.slow
-def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_planted_difference_fails_the_demo_and_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """A view that forgets a hundredth of each account: the log is right, and the verdict is not."""
     from polonaise.cli import main
 
-    async def fails(book: Book, tellers: int, console: Console, output: Path) -> bool:
-        return False
+    class Forgetful(Accounts):
+        def balances(self) -> dict[int, int]:
+            return {account: balance - 1 for account, balance in super().balances().items()}
 
-    monkeypatch.setattr(demo, "run_bank", fails)
-    monkeypatch.setattr(sys, "argv", ["polonaise", "demo", "bank", "--generate", "1"])
+    monkeypatch.setattr(demo, "Accounts", Forgetful)
+    monkeypatch.setattr(demo, "_run_spark_jobs", without_spark)
+    monkeypatch.setenv("COLUMNS", "160")
+    argv = ["polonaise", "demo", "bank", "--generate", "300", "--output", str(tmp_path / "day")]
+    monkeypatch.setattr(sys, "argv", argv)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1
+    assert ended.value.code == ExitStatus.FAILED
+    failing = [line for line in capsys.readouterr().out.splitlines() if "FAILS" in line]
+    assert [what for what in (FOLD, INPUT) if any(what in line for line in failing)] == [FOLD, INPUT]
+    assert len(failing) == 2
 
 
 @pytest.mark.slow

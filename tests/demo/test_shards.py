@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from sqlalchemy import text
 
 import polonaise
 from polonaise.cli.exitstatus import ExitStatus
@@ -21,12 +22,12 @@ from polonaise.node.local import StartFailed
 from polonaise.player import Player
 from polonaise_proving.demo import shardsrun
 from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
-from polonaise_proving.demo.payments import Book, make_payments
+from polonaise_proving.demo.payments import make_payments
 from polonaise_proving.demo.shardchecks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
 from polonaise_proving.demo.shards import SHARDS, ShardAccounts, route, shard_name
 from polonaise_proving.demo.shardsrun import run_shards
 from polonaise_proving.demo.talkingprocess import TalkingProcess
-from polonaise_proving.stages.databaseservers import PostgreSQL
+from polonaise_proving.stages.databaseservers import PostgreSQL, engine_at
 from rigs.demosession import demo_until, session_of
 from rigs.programs import output_of, run_polonaise
 from rigs.waiting import block_until
@@ -136,7 +137,7 @@ def test_the_demo_kills_a_shard_and_the_player_and_every_check_holds(tmp_path: P
     assert list(tmp_path.iterdir()) == [], "the directory is gone"
 
 
-async def run_a_little(databases: Sequence[str] = ()) -> tuple[bool, str]:
+async def run_a_little(databases: Sequence[str]) -> tuple[bool, str]:
     said = StringIO()
     holds = await run_shards(make_payments(200), 1, Console(file=said, width=160), databases)
     return holds, said.getvalue()
@@ -164,17 +165,35 @@ async def test_another_number_of_databases_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_that_are_planted_in_shards_fail_the_demo_and_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from polonaise.cli import main
 
-    async def fails(book: Book, tellers: int, console: Console, databases: Sequence[str]) -> bool:
-        return False
+    planted = {
+        "shard-1.db": "DELETE FROM shard_applied WHERE position = 7",
+        "shard-2.db": "UPDATE shard_accounts SET balance = balance + 1 WHERE account = 2",
+        "shard-3.db": "INSERT INTO shard_applied (transaction_id) SELECT max(transaction_id) FROM shard_applied",
+    }
+    read = shardsrun.contents_of
 
-    monkeypatch.setattr(shardsrun, "run_shards", fails)
-    monkeypatch.setattr(sys, "argv", ["polonaise", "demo", "shards", "--generate", "1"])
+    def damaged(url: str) -> ShardContents:
+        if (statement := planted.get(url.rpartition("/")[2])) is not None:
+            with engine_at(url) as engine, engine.begin() as db:
+                db.execute(text(statement))
+        return read(url)
+
+    monkeypatch.setattr(shardsrun, "contents_of", damaged)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "argv", ["polonaise", "demo", "shards", "--generate", "200"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == ExitStatus.FAILED
+    failing = [line for line in capsys.readouterr().out.splitlines() if "FAILS" in line]
+    assert len(failing) == 3
+    assert "shard 2: 1 differ, such as account 2" in failing[0]
+    assert "shard 1: 1 missing, 0 twice" in failing[1]
+    assert MONEY[:40] in failing[2]
 
 
 @pytest.mark.exhaustive  # of ways to end

@@ -1,7 +1,7 @@
 """A worker process for tests: it joins a group whose view notes each effect, with the epoch under which it was made.
 
 Its arguments: the log's address, the database's URL, the seconds of a lease, and what is wrong with it: nothing, or
-`goes-on` (it never notices that it has lost its leases). It ends at a SIGTERM.
+`goes-on` (it never notices that it has lost its leases), or `unfenced` (nor does its database). It ends at a SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData, Table
@@ -18,6 +19,7 @@ from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData
 import polonaise
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.views.marks import Fences
 
 GROUP = "effects"
 schema = MetaData()
@@ -54,6 +56,15 @@ async def main(address: str, url: str, lease_s: float, wrong: str) -> None:
     if wrong != "nothing":
         WorkerGroup._drop_lost = lambda self: None  # type: ignore[method-assign]
         WorkerGroup._holds = lambda self, partition: True  # type: ignore[method-assign]
+    if wrong == "unfenced":
+        Fences.hold = lambda self, db, partition, epoch: True  # type: ignore[method-assign]
+        apply = Effects.apply_run_under
+
+        async def nothing_noticed(self: Effects, epoch: int, run: Sequence[Transaction]) -> TransactionId:
+            # Not that others have moved on, either: a worker takes over anew when it learns that.
+            return min(await apply(self, epoch, run), run[-1].id)
+
+        Effects.apply_run_under = nothing_noticed  # type: ignore[method-assign]
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with polonaise.connect(address) as log, log.group(GROUP, view=Effects(url), lease_s=lease_s):
