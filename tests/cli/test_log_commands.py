@@ -424,7 +424,7 @@ def test_who_says_nothing_is_waited_for_no_longer_than_the_timeout(
 
 
 def test_why_a_log_could_not_be_opened_in_time_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.node.connecting._discovery_at", lambda *_: SilentDiscovery())
+    monkeypatch.setattr("polonaise.node.connecting.ServerDiscovery", lambda *_: SilentDiscovery())
     told = f"polonaise://a:1 could not be opened within 0.2 s: {SilentDiscovery.trouble}"
     shell.refuses("log", "append", "polonaise://a:1", "x", "--timeout", 0.2, code="deadline_exceeded", naming=told)
 

@@ -313,7 +313,7 @@ async def test_a_log_that_does_not_open_in_time_says_what_was_the_matter(tmp_pat
 async def test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connecting, "_discovery_at", lambda *_: SilentDiscovery())
+    monkeypatch.setattr(connecting, "ServerDiscovery", lambda *_: SilentDiscovery())
     monkeypatch.setattr(connecting, "_TRY_S", 0.1)
     with pytest.raises(DeadlineExceeded, match=r"no log at polonaise://a:1 within 0.1 s: a:1: it does not reach its"):
         async with polonaise.connect("polonaise://a:1", wait=0.1):
