@@ -430,18 +430,6 @@ class OnceDiffers(PolonaiseError):
         self.first = first
 
 
-class WrongEventLoop(PolonaiseError):
-    """A client or one of its receipts was used outside of the event loop that it was connected in."""
-
-    code = "wrong_event_loop"
-
-
-class HalfPatched(PolonaiseError):
-    """gevent or eventlet has patched only a part of what threads and event loops stand on in this process."""
-
-    code = "half_patched"
-
-
 class WorkerFenced(PolonaiseError):
     """Another worker of the group has taken the partition over. Nothing more of this one counts there."""
 
@@ -481,12 +469,6 @@ class Closed(PolonaiseError):
     """What was called has ended or was not started, such as a client, log, view, file, connection, node or context."""
 
     code = "closed"
-
-
-class WrongThread(PolonaiseError):
-    """A blocking method was called in the background thread, which would have to wait for itself."""
-
-    code = "wrong_thread"
 
 
 class Forked(PolonaiseError):
@@ -531,13 +513,6 @@ class CoordinatorUnavailable(PolonaiseError):
     change may have been made, unless the message says otherwise: read again."""
 
     code = "coordinator_unavailable"
-    retry = Retry.AGAIN
-
-
-class ServersUnavailable(PolonaiseError):
-    """None of the servers that a client knows of has answered. The message names each with its reason."""
-
-    code = "servers_unavailable"
     retry = Retry.AGAIN
 
 
@@ -588,19 +563,6 @@ class AlreadyInitialized(PolonaiseError):
     code = "already_initialized"
 
 
-class NotEmbeddedLog(PolonaiseError):
-    """The directory holds something else than an embedded log, one without its marker, or an unfinished restore."""
-
-    code = "not_embedded_log"
-
-
-class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process, or could not be started. They stop when a disk
-    fails, when their directory is gone, or when our code made a mistake."""
-
-    code = "host_failed"
-
-
 class HistoryTrimmed(PolonaiseError):
     """The ids were dropped from storage nodes on an operator's word; the fragments of the archive have them. `first` is
     the first id that the node which raised this still holds; 0 if not known."""
@@ -610,12 +572,6 @@ class HistoryTrimmed(PolonaiseError):
     def __init__(self, message: str = "", first: int = 0) -> None:
         super().__init__(message)
         self.first = first
-
-
-class NotArchived(PolonaiseError):
-    """Transactions to be trimmed, or asked for, are not, or not provably, in the fragments of the store in use."""
-
-    code = "not_archived"
 
 
 class FragmentsAhead(PolonaiseError):

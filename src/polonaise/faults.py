@@ -149,6 +149,26 @@ CODES: Final = {
     "history_incomplete": Code(
         "The fragments of a store do not make up one log: ids are missing, or fragments contradict each other."
     ),
+    "wrong_event_loop": Code(
+        "A client or one of its receipts was used outside of the event loop that it was connected in."
+    ),
+    "wrong_thread": Code("A blocking method was called in the background thread, which would have to wait for itself."),
+    "half_patched": Code(
+        "gevent or eventlet has patched only a part of what threads and event loops stand on in this process."
+    ),
+    "servers_unavailable": Code(
+        "None of the servers that a client knows of has answered. The message names each with its reason.", Retry.AGAIN
+    ),
+    "not_embedded_log": Code(
+        "The directory holds something else than an embedded log, one without its marker, or an unfinished restore."
+    ),
+    "host_failed": Code(
+        "The nodes of an embedded log stopped themselves in this process, or could not be started. They stop when a "
+        "disk fails, when their directory is gone, or when our code made a mistake."
+    ),
+    "not_archived": Code(
+        "Transactions to be trimmed, or asked for, are not, or not provably, in the fragments of the store in use."
+    ),
     "bad_columns": Code(
         "A DataFrame's columns, or their types, are not those that the sink takes. The message names the column."
     ),

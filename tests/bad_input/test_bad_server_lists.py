@@ -22,7 +22,6 @@ from polonaise.errors import (
     DeadlineExceeded,
     Overloaded,
     PolonaiseError,
-    ServersUnavailable,
     TlsNotSpoken,
     TlsRequired,
     UnsupportedVersion,
@@ -36,6 +35,7 @@ from polonaise.pipelines.joblog import full_address
 from polonaise.spark.options import read_options
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, Hello
+from rigs.faults import raises_code
 from rigs.shell import Shell
 
 QUICK = ClientSettings(connect_s_max=0.2)
@@ -134,7 +134,7 @@ def closed_port() -> str:
 async def test_a_list_whose_servers_are_all_gone_names_each_with_its_reason() -> None:
     gone = closed_port()
     async with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web, listening(None) as silent:
-        with pytest.raises(ServersUnavailable) as refused:
+        with raises_code("servers_unavailable") as refused:
             async with polonaise.connect(f"polonaise://{gone},{web},{silent}", settings=QUICK):
                 pass
     for reason in (
@@ -152,13 +152,13 @@ async def test_a_port_of_something_that_hangs_up_on_a_hello_is_said_to_be_no_nod
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as other:
         host, port = other.sockets[0].getsockname()
-        with pytest.raises(ServersUnavailable, match=f"{host}:{port}: the other side closed .*may be no node of Pol"):
+        with raises_code("servers_unavailable", match=f"{host}:{port}: the other side closed .*may be no node of Pol"):
             async with polonaise.connect(f"polonaise://{host}:{port}", settings=QUICK):
                 pass
 
 
 async def test_a_name_that_no_host_has_is_a_reason() -> None:
-    with pytest.raises(ServersUnavailable, match=r"nobody\.invalid:7000"):
+    with raises_code("servers_unavailable", match=r"nobody\.invalid:7000"):
         async with polonaise.connect("polonaise://nobody.invalid:7000", settings=QUICK):
             pass
 
@@ -221,7 +221,7 @@ async def test_a_server_of_another_cluster_in_the_list_is_refused_once_one_has_a
     accepting(host, "theirs:2", server(OTHER_KEY))
     host.wires.listening.pop("ours:1")
     connection.close()
-    with pytest.raises(ServersUnavailable, match="theirs:2 is a server of another cluster"):
+    with raises_code("servers_unavailable", match="theirs:2 is a server of another cluster"):
         await discovery.describe()
     accepting(host, "ours:1", server(OTHER_KEY))
     with pytest.raises(WrongClusterKey, match="ours:1 is a server of another cluster; theirs:2 is"):
@@ -288,7 +288,7 @@ async def test_a_server_that_answers_otherwise_beside_one_with_a_bad_certificate
     failing(host, "a:1", TLS[0])
     failing(host, "b:2", Overloaded("b:2 has no room"))
     discovery = ServerDiscovery(host, ["a:1", "b:2"], QUICK)
-    with pytest.raises(ServersUnavailable, match=r"takes TLS only.*no room"):
+    with raises_code("servers_unavailable", match=r"takes TLS only.*no room"):
         await discovery.describe()
     failing(host, "b:2", CoordinatorUnavailable("server 2 got no id"))
     with pytest.raises(CoordinatorUnavailable, match=r"takes TLS only.*got no id"):

@@ -27,8 +27,8 @@ from polonaise.errors import (
     DeadlineExceeded,
     ExpectationFailed,
     NotInitialized,
+    PolonaiseError,
     ProducerFenced,
-    WrongThread,
 )
 from polonaise.terms import FailureReason, Transaction
 
@@ -390,7 +390,8 @@ def test_waiting_in_the_background_thread_is_refused(
     view.on_apply = lambda tx: wait(log)
     log.append(b"1 1").applied(5)
     (failure,) = view.failures
-    assert isinstance(failure, WrongThread)
+    assert isinstance(failure, PolonaiseError)
+    assert failure.code == "wrong_thread"
     assert "background thread" in str(failure)
 
 

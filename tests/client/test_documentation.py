@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise import blocking, errors, player, testing
+from polonaise import blocking, errors, testing
 from polonaise.errors import PolonaiseError
 
 
@@ -123,27 +123,31 @@ def test_every_code_without_a_class_is_one_that_is_explained_and_somewhere_made(
     assert all(kind.meaning.endswith(".") for kind in errors.CODES.values())
 
 
+DEFINING = ("errors.py", "faults.py")
+"""The files where classes of errors are listed, and not caught."""
+
+
 def caught_in(source: str) -> set[str]:
     """The names in a file that do more than make something: those that are caught, looked for, or put in a list."""
     nodes = list(ast.walk(ast.parse(source)))
     made = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     said = {id(part) for node in nodes if (of := getattr(node, "returns", None)) is not None for part in ast.walk(of)}
-    return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in made | said}
+    names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in made | said]
+    return {node.id if isinstance(node, ast.Name) else node.attr for node in names}
 
 
 def test_an_error_has_a_class_of_its_own_only_if_somebody_catches_it() -> None:
-    """The library itself, or an application whose documentation names it; else a code in `CODES` is enough."""
+    """The library, an example or the proving ground; or an application, if a page names it or it has attributes."""
     library = Path(polonaise.__file__).parent
-    sources = (path.read_text() for path in library.rglob("*.py") if path.name not in ("errors.py", "faults.py"))
-    caught = set[str]().union(*map(caught_in, sources))
-    named = {name: item for name, item in EXPORTED.items() if not name.startswith("errors.")} | MEMBERS
-    named |= dict(pair for _, item in exported(player) if inspect.isclass(item) for pair in public(item))
-    pages = [path.read_text() for path in (library.parents[1] / "docs").glob("*.md")]
-    promised = "\n".join([*pages, *(inspect.getdoc(item) or "" for item in named.values())])
-    kinds = [kind.__name__ for kind in PolonaiseError.__subclasses__() if kind.__module__ == errors.__name__]
-    assert [name for name in kinds if name not in caught and f"`{name}`" not in promised] == []
+    root = library.parents[1]
+    files = (path for place in (library, root / "examples", root / "proving") for path in place.rglob("*.py"))
+    caught = set[str]().union(*(caught_in(path.read_text()) for path in files if path.name not in DEFINING))
+    pages = "\n".join(path.read_text() for path in (root / "docs").glob("*.md"))
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, PolonaiseError)]
+    plain = [kind.__name__ for kind in kinds if "__init__" not in vars(kind)]
+    assert [name for name in plain if name not in caught and f"`{name}`" not in pages] == []
 
 
 def test_the_check_would_notice_a_class_that_nobody_catches() -> None:
     assert caught_in("def f() -> Made:\n    raise Made('x')") == set()
-    assert caught_in("try: ...\nexcept (A, B): raise Made") == {"A", "B", "Made"}
+    assert caught_in("try: ...\nexcept (A, errors.B): raise Made") == {"A", "B", "errors", "Made"}

@@ -15,10 +15,11 @@ import pytest
 
 import polonaise
 from polonaise import PolonaiseError
-from polonaise.errors import AppendUnknown, Closed, HostFailed
+from polonaise.errors import AppendUnknown, Closed
 from polonaise.node import hostelection
 from polonaise.node.embedded import parse_embedded
 from polonaise.player import JsonLinesTarget, Player
+from rigs.faults import raises_code
 from rigs.programs import run_python
 from rigs.waiting import time_passes
 
@@ -303,7 +304,7 @@ def test_whatever_keeps_the_nodes_from_running_is_told(tmp_path: Path, monkeypat
     monkeypatch.setattr(hostelection.HostElection, "_host", no_loop)
     election = hostelection.take(parse_embedded(f"embedded:{tmp_path}"))
     try:
-        with pytest.raises(HostFailed, match="cannot run while another loop is running"):
+        with raises_code("host_failed", match="cannot run while another loop is running"):
             election.settled.result(timeout=10)
     finally:
         hostelection.leave(election)

@@ -19,7 +19,6 @@ from polonaise.admin import logs
 from polonaise.errors import (
     AppendExpired,
     ControlFileDamaged,
-    HostFailed,
     InvariantViolated,
     PolonaiseError,
     TooManyOpenFiles,
@@ -28,6 +27,7 @@ from polonaise.host.files import try_lock
 from polonaise.node import hostelection
 from polonaise.wire.fetches import FETCH_MAX
 from rigs.embedded import append_once, host_of
+from rigs.faults import raises_code
 from rigs.health import condition_when
 from rigs.waiting import PATIENCE_S, wait_until
 
@@ -335,7 +335,7 @@ async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_tol
             planted.setattr(PartitionOwner, "append", stumble)
             with pytest.raises(PolonaiseError) as told:
                 await log.run(lambda tx: tx.append(b"fatal"), partition=0, timeout=PATIENCE_S)
-        with pytest.raises(HostFailed, match="open the log again"):
+        with raises_code("host_failed", match="open the log again"):
             await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=PATIENCE_S)
         assert told.value.code in ("host_failed", "append_unknown")
         # Nothing of it is left in the way: not for another process, and not for this one.
@@ -356,7 +356,7 @@ async def test_a_mistake_before_the_nodes_serve_is_told_as_well(
 
     kept_by_others = set(hostelection._elections)
     monkeypatch.setattr(Server, "start", stumbles)
-    with pytest.raises(HostFailed, match="planted"):
+    with raises_code("host_failed", match="planted"):
         async with polonaise.connect(f"embedded:{tmp_path}"):
             pass
     assert hostelection._elections.keys() <= kept_by_others
@@ -425,7 +425,7 @@ async def test_a_disk_that_breaks_a_promise_stops_the_nodes_and_not_the_applicat
     with monkeypatch.context() as planted:
         planted.setattr(files, "_write", fails)
         async with polonaise.connect(address) as log:
-            with pytest.raises(HostFailed, match="planted") as told:
+            with raises_code("host_failed", match="planted") as told:
                 await log.run(lambda tx: tx.append(b"lost"), partition=0, timeout=PATIENCE_S)
             assert isinstance(told.value.__cause__, DiskFailed)
     async with polonaise.connect(address) as log:

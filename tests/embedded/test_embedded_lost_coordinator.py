@@ -14,10 +14,10 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorDamaged,
     DirectoryInUse,
-    NotEmbeddedLog,
     RecoveryUnsafe,
 )
 from polonaise.storage.clusternote import NOTE_FILE, decode_note
+from rigs.faults import raises_code
 from rigs.programs import output_of, run_polonaise
 from rigs.waiting import wait_until
 
@@ -93,7 +93,7 @@ async def test_a_log_that_is_open_or_not_there_is_not_recovered(tmp_path: Path) 
         await log.append(b"1", partition=0)
         with pytest.raises(DirectoryInUse, match="close it everywhere first"):
             await recover_embedded(f"embedded:{tmp_path / 'log'}", None, 3.0)
-    with pytest.raises(NotEmbeddedLog, match="correct the path"):
+    with raises_code("not_embedded_log", match="correct the path"):
         await recover_embedded(f"embedded:{tmp_path / 'nothing'}", None, 3.0)
 
 

@@ -16,13 +16,14 @@ import pytest
 import polonaise
 from polonaise.admin.archive import archive
 from polonaise.admin.logs import conditions
-from polonaise.errors import BadOption, DeadlineExceeded, HostFailed, NotFound, PolonaiseError, WrongClusterKey
+from polonaise.errors import BadOption, DeadlineExceeded, NotFound, PolonaiseError, WrongClusterKey
 from polonaise.fragments.mark import MARK, put_mark
 from polonaise.fragments.store import open_store
 from polonaise.host.files import RealDisk
 from polonaise.host.threads import DiskThreads
 from polonaise.node import embedded, hostelection
 from polonaise.node.embedded import parse_embedded
+from rigs.faults import raises_code
 from rigs.health import until_waits_for
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
@@ -60,10 +61,12 @@ async def test_a_host_whose_directory_was_removed_stops(
         else:
             shutil.rmtree(directory)
         await refused(log)
-        with pytest.raises(HostFailed, match=f"{directory}/host.lock was removed, moved .* open the log again") as told:
+        with raises_code(
+            "host_failed", match=f"{directory}/host.lock was removed, moved .* open the log again"
+        ) as told:
             await log.append(b"after")
         assert "acknowledged is safe" not in str(told.value)
-        with pytest.raises(HostFailed):
+        with raises_code("host_failed"):
             await log.health(0)
     assert hostelection._elections.keys() <= kept_by_others
     gc.collect()

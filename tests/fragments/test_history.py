@@ -13,7 +13,6 @@ import pytest
 from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
-    NotArchived,
     NotFound,
     PolonaiseError,
     StoreUnavailable,
@@ -28,6 +27,7 @@ from polonaise.fragments.objects import footer_of
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import LateStore, Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch
+from rigs.faults import raises_code
 from rigs.fragments import KEY, batches_of, named_fragment
 
 
@@ -335,7 +335,7 @@ async def test_what_it_reaches(store: Store) -> None:
     assert (await history.highest(0, 99), await history.up_to(0), await history.highest(1, -1)) == (179, 179, -1)
     assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
     assert await history.covering(0, -1) == ()
-    with pytest.raises(NotArchived, match="180 to 181"):
+    with raises_code("not_archived", match="180 to 181"):
         await history.covering(0, 181)
 
 
@@ -471,7 +471,7 @@ async def test_fragments_that_are_to_be_relied_upon_are_opened_each(store: Store
         await with_it.check_opens(0, names[:3])
         for each in (history, with_it):  # one that opened it when it was sound, and one that did not
             await each.covering(0, 179)
-            with pytest.raises(NotArchived, match=f"nothing was trimmed.*{names[3].digest}"):
+            with raises_code("not_archived", match=f"nothing was trimmed.*{names[3].digest}"):
                 await each.check_opens(0, names)
 
 
@@ -484,5 +484,5 @@ async def test_a_fragment_that_was_found_damaged_is_not_relied_upon(store: Store
     await history.check_opens(0, names)  # its footer is sound
     with pytest.raises(FragmentDamaged):
         await history.check(names[1], len(raw), unpaced)
-    with pytest.raises(NotArchived, match=names[1].digest):
+    with raises_code("not_archived", match=names[1].digest):
         await history.check_opens(0, names)

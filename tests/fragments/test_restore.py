@@ -21,7 +21,6 @@ from polonaise.errors import (
     FragmentsAhead,
     LockConflict,
     LogForked,
-    NotEmbeddedLog,
     PolonaiseError,
     StoreUnavailable,
     WrongClusterKey,
@@ -63,7 +62,7 @@ async def contents_of(target: Path) -> Contents:
 
 
 async def check_no_log(target: Path, words: str | None = None) -> None:
-    with pytest.raises(NotEmbeddedLog, match=words):
+    with raises_code("not_embedded_log", match=words):
         async with polonaise.connect(f"embedded:{target}"):
             pass
 

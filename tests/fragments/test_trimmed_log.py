@@ -23,7 +23,6 @@ from polonaise.errors import (
     FragmentMissing,
     FragmentsAhead,
     HistoryTrimmed,
-    NotArchived,
     NotFound,
     StoreUnavailable,
     WrongClusterKey,
@@ -35,6 +34,7 @@ from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch, split
 from polonaise.wire.messages import Batches, Read
+from rigs.faults import raises_code
 from rigs.fragments import batches_of, flip, moody_store, named_fragment
 from rigs.health import until_engaged, until_waits_for
 from rigs.restoring import Sum
@@ -200,17 +200,17 @@ async def test_a_lost_fragment_is_named_and_once_restored_reading_goes_on(trimme
 
 
 async def test_what_is_not_archived_is_not_trimmed(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> None:
-    with pytest.raises(NotArchived, match="polonaise archive run"):
+    with raises_code("not_archived", match="polonaise archive run"):
         await trim(log, store, 0)
     written = await archived(log, store)
     await fill(log, 50)
-    with pytest.raises(NotArchived, match="archived up to 99"):
+    with raises_code("not_archived", match="archived up to 99"):
         await trim(log, store, 0, before=120)
     with pytest.raises(BeyondLog):
         await log.trim(0, 1_000, fingerprint(written))
     await store.delete(written[1].path)
     # The server looks for itself, whatever it is told.
-    with pytest.raises(NotArchived, match=f"no fragment with ids {written[1].first} to"):
+    with raises_code("not_archived", match=f"no fragment with ids {written[1].first} to"):
         await log.trim(0, 90, fingerprint(written))
     assert cluster.first_held(0) == 0
 
@@ -221,15 +221,15 @@ async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified
     async with cluster.served(None) as log:
         await fill(log, 100)
         await archived(log, store)
-        with pytest.raises(NotArchived, match="without --fragments"):
+        with raises_code("not_archived", match="without --fragments"):
             await trim(log, store, 0)
         await cluster.stop_server()
         other = open_store(str(tmp_path / "other"))
         await cluster.start_server(other)
-        with pytest.raises(NotArchived, match="no fragment with ids 0"):
+        with raises_code("not_archived", match="no fragment with ids 0"):
             await trim(log, store, 0)
         await archived(log, other, 5_000)
-        with pytest.raises(NotArchived, match="name the same store"):
+        with raises_code("not_archived", match="name the same store"):
             await trim(log, store, 0)
         assert cluster.first_held(0) == 0
 
@@ -245,7 +245,7 @@ async def test_a_copy_of_the_store_does_not_vouch_for_what_the_server_has(
     file = tmp_path / "store" / cut.path
     whole = file.read_bytes()
     file.write_bytes(whole[:first] + whole[len(whole) - last :])
-    with pytest.raises(NotArchived, match=f"nothing was trimmed.*{cut.digest}.*restore it from a copy"):
+    with raises_code("not_archived", match=f"nothing was trimmed.*{cut.digest}.*restore it from a copy"):
         await trim(log, copy, 0)
     assert cluster.first_held(0) == 0
     # What the server met is looked at next, and written again from the log, which has it still.
@@ -334,7 +334,7 @@ async def test_fragments_of_another_log_are_not_relied_upon(
 ) -> None:
     """The same ids under the same cluster key, and other batches: the CRC that the log goes on from tells."""
     written = await forged(log, store)
-    with pytest.raises(NotArchived, match="not of this log"):
+    with raises_code("not_archived", match="not of this log"):
         await log.trim(0, 90, fingerprint([written]))
     assert cluster.first_held(0) == 0
 

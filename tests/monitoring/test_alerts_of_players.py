@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polonaise.errors import ServersUnavailable
+from polonaise.errors import fault
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.playerface import ObservedPlayer
 from polonaise.node.monitoring.samples import Samples
@@ -102,7 +102,7 @@ async def test_a_transaction_that_can_not_be_routed(tmp_path: Path) -> None:
 @fires("PolonaisePlayerNotActive", "PolonaiseNodeNotReady")
 async def test_a_player_that_does_not_reach_its_log(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        nodes.unreachable = ServersUnavailable("nobody is there")
+        nodes.unreachable = fault("servers_unavailable", "nobody is there")
         node = nodes.start(nodes.loaded(nodes.plan("a")))
         await fired(node, "PolonaisePlayerNotActive", "PolonaiseNodeNotReady")
 

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from polonaise.errors import ServersUnavailable
+from polonaise.errors import fault
 from polonaise.node.monitoring.metriclist import METRICS
 from polonaise.node.monitoring.playerface import ObservedPlayer
 from polonaise.node.monitoring.running import serving_http
@@ -152,7 +152,7 @@ async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(tmp
 
 async def test_a_process_that_does_not_reach_the_log_is_not_ready_and_says_why(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        nodes.unreachable = ServersUnavailable("nobody is there")
+        nodes.unreachable = fault("servers_unavailable", "nobody is there")
         node = nodes.start(nodes.loaded(nodes.plan("a")))
         async with serving_http(node.host, "127.0.0.1:0", ObservedPlayer(node.node, node.host)) as address:
             await node.until("pausing")
@@ -170,7 +170,7 @@ async def test_a_standby_without_answers_of_the_log_is_not_ready_and_an_active_o
         first, second = await active_and_standby(nodes)
         async with serving_http(second.host, "127.0.0.1:0", ObservedPlayer(second.node, second.host)) as address:
             scraped = Scraped(address)
-            nodes.leases.silent = ServersUnavailable("nobody answers")
+            nodes.leases.silent = fault("servers_unavailable", "nobody answers")
             await scraped.until("node_ready", 0)
             assert await scraped.metric('node_degraded{reason="log_trouble"}') == 1
             ready = await http_get(address, "/ready")

@@ -15,11 +15,10 @@ from polonaise.errors import (
     Closed,
     DeliveryStopped,
     ExtraMissing,
-    HostFailed,
     PolonaiseError,
     ProducerFenced,
-    ServersUnavailable,
     UnknownTopic,
+    fault,
 )
 from polonaise.node.playerplan import TargetPlan
 from polonaise.player.jsonlines import JsonLinesTarget
@@ -169,7 +168,7 @@ async def test_a_process_that_hands_over_does_not_wait_for_ever(tmp_path: Path) 
 
 async def test_a_log_that_is_away_is_waited_for_and_one_that_can_not_be_ends_the_process(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        nodes.unreachable = ServersUnavailable("nobody is there")
+        nodes.unreachable = fault("servers_unavailable", "nobody is there")
         node = nodes.start(nodes.loaded(nodes.plan("a")))
         await node.until("pausing")
         assert not node.node.candidacy.ready
@@ -199,7 +198,7 @@ async def test_a_standby_sees_at_once_that_the_log_lacks_a_partition(
 
 async def test_leases_that_can_not_be_had_now_are_asked_for_again(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        nodes.leases.refused = ServersUnavailable("not now")
+        nodes.leases.refused = fault("servers_unavailable", "not now")
         node = nodes.start(nodes.loaded(nodes.plan("a")))
         await node.until("pausing")
         nodes.leases.refused = None
@@ -295,10 +294,10 @@ async def test_other_settings_need_a_restart_and_are_not_taken_up_by_the_next_tu
         (ExtraMissing("x"), False, TurnEnd.MISTAKEN),
         (CertificateUnusable("x"), False, TurnEnd.MISTAKEN),
         (UnknownTopic("x"), False, TurnEnd.MISTAKEN),
-        (ServersUnavailable("x"), False, TurnEnd.FAILED),
+        (fault("servers_unavailable", "x"), False, TurnEnd.FAILED),
         (DeliveryStopped("x"), True, TurnEnd.FAILED),
         (Closed("x"), True, TurnEnd.FAILED),
-        (HostFailed("x"), True, TurnEnd.FAILED),
+        (fault("host_failed", "x"), True, TurnEnd.FAILED),
     ],
 )
 def test_what_an_error_means(error: PolonaiseError, connected: bool, end: TurnEnd) -> None:

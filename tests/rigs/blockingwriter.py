@@ -76,7 +76,7 @@ PARAMETERS: Final = {"= _NONE": "= 0", "Handler | None": "PlainHandler | None", 
 
 PHRASES: Final = {
     # The log
-    "and only in the event loop that started it (`WrongEventLoop` elsewhere; `Forked` in a child process)": (
+    "and only in the event loop that started it (`wrong_event_loop` elsewhere; `Forked` in a child process)": (
         "and in any number of threads at the same time"
     ),
     "Use it as an asynchronous context manager, or call `start` and `close`,": (
@@ -113,9 +113,9 @@ PHRASES: Final = {
 ADDED: Final = {
     "Log": "Each method does what the one of `polonaise.Log` does, and waits where that is awaited. In addition, every "
     "method but `close` and `decode` raises `Forked` in a child process, and every method that waits raises "
-    "`WrongThread` in the background thread.",
+    "`wrong_thread` in the background thread.",
     "Log.close": "Waits in other threads end with `Closed`, and a second call waits for the end of the first. Raises "
-    "`WrongThread` in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the "
+    "`wrong_thread` in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the "
     "view or a submitted context holds up the background thread.",
     "Log.run": "The context is a plain function, and runs in this thread. One that is running when `timeout` seconds "
     "are over runs to its end before `AppendExpired` is raised.",

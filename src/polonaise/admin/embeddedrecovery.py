@@ -8,7 +8,7 @@ import posixpath
 
 from polonaise.admin.coordinatorbackup import RecoveredCluster, recover
 from polonaise.coordination.rebuilding import Noted
-from polonaise.errors import DirectoryInUse, NotEmbeddedLog, PolonaiseError, RecoveryUnsafe
+from polonaise.errors import DirectoryInUse, PolonaiseError, RecoveryUnsafe, fault
 from polonaise.host.files import try_lock
 from polonaise.log.control import CONTROL_FILE
 from polonaise.node.embedded import (
@@ -32,13 +32,13 @@ _log = logging.getLogger(__name__)
 async def recover_embedded(address: str, known: Noted | None, timeout_s: float, believed: str = "") -> RecoveredCluster:
     """Make the values of an embedded log's coordinator again, as `recover` does, from its storage directories.
 
-    Raises `DirectoryInUse` if the log is open anywhere, `NotEmbeddedLog`, and what `recover` raises.
+    Raises `DirectoryInUse` if the log is open anywhere, `not_embedded_log`, and what `recover` raises.
     """
     directory = parse_embedded(address).directory
     host = EmbeddedHost(directory)
     try:
         if not await is_log(host.disk, directory):
-            raise NotEmbeddedLog(f"there is no embedded log in {directory}: correct the path")
+            raise fault("not_embedded_log", f"there is no embedded log in {directory}: correct the path")
         try:
             lock = try_lock(lock_path(directory))
         except DirectoryInUse:

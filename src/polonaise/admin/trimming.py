@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, PolonaiseError, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import BeyondLog, FragmentDamaged, PolonaiseError, UnsupportedFormat, WrongClusterKey, fault
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
 from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import fragments_of, looked_at, verified
@@ -55,7 +55,7 @@ async def trim(
     not know to be committed. May be interrupted and repeated at any time. `timeout` bounds each request to the log, in
     seconds. None stands for `ClientSettings.answer_s_max`, but for 300 s with each answer to a trim.
 
-    Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
+    Raises `not_archived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, `NotFound` for a store that holds nothing, not
     even a mark: it may not be mounted; and what reading and the store raise.
     """
@@ -67,9 +67,10 @@ async def trim(
     if archived < 0 and not await is_marked(store, log.cluster_key):
         raise unmarked(store, ", nor any fragment of partition " + str(partition))
     if archived < 0 or (before is not None and before > archived + 1):
-        raise NotArchived(
+        raise fault(
+            "not_archived",
             f"partition {partition} is archived up to {archived} in {store}; only what is archived can be trimmed: "
-            "run polonaise archive run first"
+            "run polonaise archive run first",
         )
     if before is not None and before > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: choose an id up to that")

@@ -14,7 +14,7 @@ the application's code:
 - A **view** is called in the background thread; so are the context of `submit`, the partitioner and `wants`. While
   they run, nothing else goes on: they must not wait for long, and can't wait for the log itself. They may use methods
   that do not wait, such as `Log.append`, `Log.applied` and `Log.decode`; `Receipt.applied` waits, as does
-  `Receipt.result` of a receipt that is not settled, and they raise `WrongThread` there. Only `apply` and `apply_many`
+  `Receipt.result` of a receipt that is not settled, and they raise `wrong_thread` there. Only `apply` and `apply_many`
   of a `SqlView` run in threads of the view's.
 - The **handler** of a group of workers runs in threads of the group, one for each partition that is being worked on.
 - The **serializer** is called where the data is: in the thread of the context that appends it, in the thread that calls

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from polonaise.client.waiting import end, forked
-from polonaise.errors import Closed, PolonaiseError, WrongThread
+from polonaise.errors import Closed, PolonaiseError, fault
 from polonaise.host.forks import keep_apart
 from polonaise.host.patching import check_patches
 from polonaise.host.unawaited import retrieve
@@ -98,7 +98,7 @@ class Background:
     doing. Nothing here keeps the interpreter from exiting."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread. Raises `HalfPatched`, where no thread would tell another one anything."""
+        """Start the thread. Raises `half_patched`, where no thread would tell another one anything."""
         check_patches()
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
@@ -198,7 +198,7 @@ class Background:
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled, or not begun; if it has ended
         by then, `undo` is called with its result in the background thread. Raises what the awaitable raises;
-        `WrongThread` in the background thread, which would wait for itself; `Forked` in a child process; and `Closed`
+        `wrong_thread` in the background thread, which would wait for itself; `Forked` in a child process; and `Closed`
         once `close` was called.
         """
         call: Call[T] = Call(self, undo)
@@ -213,10 +213,11 @@ class Background:
         """Begin what `call` does, without waiting, with a new call, whose `result` waits. Raises as `call`. Whoever
         calls it gives the call up in the end, unless it has its result."""
         if self.is_current:
-            raise WrongThread(
+            raise fault(
+                "wrong_thread",
                 "a method that waits was called in the background thread, for which it would wait: views (but for "
                 "`apply` and `apply_many` of a SqlView), submitted contexts, partitioners and `wants` run there; call "
-                "it in another thread"
+                "it in another thread",
             )
 
         def start() -> None:
@@ -320,12 +321,14 @@ class Background:
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. Waits for at most `CLOSE_S_MAX`
         seconds: a thread that application code does not let go is left behind. Raises what `last` raises, once the
-        thread has ended, and `WrongThread` in the background thread. Does nothing in a child process. A call that is
+        thread has ended, and `wrong_thread` in the background thread. Does nothing in a child process. A call that is
         broken off closes all the same, or the next call does."""
         if self._pid != os.getpid():
             return
         if self.is_current:
-            raise WrongThread("the background thread can't wait for its own end: close the log from another thread")
+            raise fault(
+                "wrong_thread", "the background thread can't wait for its own end: close the log from another thread"
+            )
         first, self._closed = not self._closed, True
         ended: Call[None] = Call(self)
         self.calls.add(ended)  # whose outcome says that the thread releases all that wait, which is the last it does

@@ -67,8 +67,8 @@ class Log:
     Raises `BadOption` for an invalid option.
 
     Each method does what the one of `polonaise.Log` does, and waits where that is awaited. In addition, every method
-    but `close` and `decode` raises `Forked` in a child process, and every method that waits raises `WrongThread` in the
-    background thread.
+    but `close` and `decode` raises `Forked` in a child process, and every method that waits raises `wrong_thread` in
+    the background thread.
     """
 
     @property
@@ -111,9 +111,9 @@ class Log:
         """Close the client, its tasks, submissions, connections and view. Every pending append is settled: as
         `AppendUnknown` if it was sent, as `Closed` if it was not. A second call does nothing.
 
-        Waits in other threads end with `Closed`, and a second call waits for the end of the first. Raises `WrongThread`
-        in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the view or a
-        submitted context holds up the background thread.
+        Waits in other threads end with `Closed`, and a second call waits for the end of the first. Raises
+        `wrong_thread` in the background thread; does nothing in a child process. Takes at most 10 seconds, also when
+        the view or a submitted context holds up the background thread.
         """
         return self._close()
 
@@ -555,7 +555,7 @@ class Log:
 
         For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
         verified fragments. Returns the first id that all storage nodes of the session still hold, and whether nothing
-        is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other fragments or
+        is left to be dropped. Raises `not_archived` when the server has no fragment store, or finds other fragments or
         another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after `timeout` seconds
         (default `ClientSettings.answer_s_max`).
         """
@@ -618,7 +618,7 @@ class Log:
         """Await `ask(log)` in the background thread, with this log's asynchronous face, and return its result.
 
         For code that makes many requests at the same time. `ask` must not block. Raises what `ask` raises
-        (`asyncio.CancelledError` if it is cancelled), `WrongThread`, `Forked` and `Closed`.
+        (`asyncio.CancelledError` if it is cancelled), `wrong_thread`, `Forked` and `Closed`.
 
         ::
 

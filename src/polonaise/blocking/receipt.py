@@ -219,7 +219,7 @@ class Submission:
         """Wait until the submission has ended; return how, as a value.
 
         Raises only `DeadlineExceeded` after `timeout` seconds, `BadOption` for an invalid timeout, and what every wait
-        in a thread raises: `Closed`, `WrongThread`, `Forked`.
+        in a thread raises: `Closed`, `wrong_thread`, `Forked`.
         """
         checked_seconds("timeout", timeout)
         ended = self._background.call(lambda: _within(self._submission.outcome, timeout))

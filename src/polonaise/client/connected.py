@@ -140,9 +140,9 @@ class Connected:
         `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). If the coordinator
         can give no id, as on a full disk, this client reads, and what it appends waits until it has one.
 
-        Raises what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`
-        and `UnknownTopic`; `UnknownPartition` for `partitions` that there are not, `Closed` after `close`, and
-        `BadOption` if the client was started before.
+        Raises what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`,
+        `servers_unavailable` and `UnknownTopic`; `UnknownPartition` for `partitions` that there are not, `Closed` after
+        `close`, and `BadOption` if the client was started before.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
@@ -339,7 +339,7 @@ class Connected:
 
     async def cluster_topics(self) -> ClusterTopics:
         """Return the partitions of the whole cluster, its own ones and its topics'. Raises `CoordinatorUnavailable`,
-        `ServersUnavailable`, `Closed`."""
+        `servers_unavailable`, `Closed`."""
         self._check_open()
         return await self._discovery.topics()
 
@@ -348,7 +348,7 @@ class Connected:
 
         Of a cluster that is found by servers, those in its address and the owners.
 
-        Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
+        Raises `CoordinatorUnavailable`, `servers_unavailable`, `Closed`.
         """
         self._check_open()
         try:

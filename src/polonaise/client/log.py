@@ -64,7 +64,7 @@ class Log(ReadableLog):
     """One client of a cluster's log: appends, runs transaction contexts, keeps a view, and reads.
 
     `polonaise.connect` makes one. Use it as an asynchronous context manager, or call `start` and `close`, and only in
-    the event loop that started it (`WrongEventLoop` elsewhere; `Forked` in a child process).
+    the event loop that started it (`wrong_event_loop` elsewhere; `Forked` in a child process).
 
     ::
 
@@ -562,7 +562,7 @@ class Log(ReadableLog):
 
         For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
         verified fragments. Returns the first id that all storage nodes of the session still hold, and whether nothing
-        is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other fragments or
+        is left to be dropped. Raises `not_archived` when the server has no fragment store, or finds other fragments or
         another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after `timeout` seconds
         (default `ClientSettings.answer_s_max`).
         """

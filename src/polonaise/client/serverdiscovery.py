@@ -23,7 +23,6 @@ from polonaise.errors import (
     DeadlineExceeded,
     PolonaiseError,
     ProtocolError,
-    ServersUnavailable,
     TlsNotSpoken,
     TlsRequired,
     UnknownTopic,
@@ -31,6 +30,7 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongRole,
     error_of,
+    fault,
 )
 from polonaise.host import Host
 from polonaise.link import connection as link
@@ -89,7 +89,7 @@ class ServerDiscovery:
     Servers are tried in random order, so that clients spread over them: first those that did not fail when last tried,
     and among these the listed ones. Owners that the assignment names stand in when the list is out of date.
 
-    Each call, or each wait of `assignment_after`, tries every server at most once, and raises `ServersUnavailable` if
+    Each call, or each wait of `assignment_after`, tries every server at most once, and raises `servers_unavailable` if
     none answered; `CoordinatorUnavailable` if one answered that its coordinator did not; an error of TLS if TLS was all
     that failed; and the error which shows that an address should not be in the list, if all failed with it.
 
@@ -357,7 +357,9 @@ class ServerDiscovery:
         if tls and all(isinstance(error, _TLS_MISTAKES + _MISTAKES + _SILENCE) for error in errors):
             ((kind, _),) = tls.most_common(1)
             return kind(f"TLS with the known servers fails: {told}")
-        return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
+        return fault(
+            "servers_unavailable", f"none of the known servers answered: start one, or correct the list of them: {told}"
+        )
 
 
 def _told_by(troubles: dict[str, PolonaiseError]) -> str:

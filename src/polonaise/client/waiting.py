@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from polonaise.client.protocol.arguments import checked_seconds
-from polonaise.errors import Closed, ConnectionLost, Forked, PolonaiseError, WrongEventLoop, fresh
+from polonaise.errors import Closed, ConnectionLost, Forked, PolonaiseError, fault, fresh
 from polonaise.host.forks import keep_apart
 from polonaise.terms import TransactionId
 
@@ -47,7 +47,7 @@ def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") -> None:
-    """Raise `WrongEventLoop` unless called within that loop: waiters of another loop would never be woken. Raises
+    """Raise `wrong_event_loop` unless called within that loop: waiters of another loop would never be woken. Raises
     `Forked` if that loop is the parent process's; `what` is as for `forked`."""
     try:
         running = asyncio.get_running_loop()
@@ -56,9 +56,10 @@ def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") ->
     if running is not loop:
         if is_inherited(loop):
             raise forked(what)
-        raise WrongEventLoop(
+        raise fault(
+            "wrong_event_loop",
             "a client belongs to the event loop, and the thread, that it was connected in: call it there "
-            "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here"
+            "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here",
         )
 
 

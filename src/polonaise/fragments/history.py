@@ -20,12 +20,12 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
-    NotArchived,
     NotFound,
     PolonaiseError,
     StoreUnavailable,
     UnsupportedFormat,
     WrongClusterKey,
+    fault,
 )
 from polonaise.fragments.agreement import MOVE_OUT, agree, beside_each
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_ends, parts_for_group
@@ -166,14 +166,15 @@ class FragmentHistory:
         return archived_up_to(listing.fragments)
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments with everything from 0 up to `last`, newly listed. Raises `NotArchived` for a hole."""
+        """Return the fragments with everything from 0 up to `last`, newly listed. Raises `not_archived` for a hole."""
         listing = await self._listed(partition)
         covered = cover(listing.fragments, Span(0, last))
         if covered.holes:
             hole = covered.holes[0]
-            raise NotArchived(
+            raise fault(
+                "not_archived",
                 f"{self} has no fragment with ids {hole.first} to {hole.last} of partition {partition}: "
-                "archive them, or restore the fragment"
+                "archive them, or restore the fragment",
             )
         return tuple(piece.fragment for piece in covered.pieces)
 
@@ -183,7 +184,7 @@ class FragmentHistory:
         return holes[0] if holes else None
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
-        """Raise `NotArchived` for a fragment that, by its footer, lacks ids or bytes that it must have."""
+        """Raise `not_archived` for a fragment that, by its footer, lacks ids or bytes that it must have."""
         refused = self._refused_lately()
         sizes = (self._listings.get(partition) or await self._listed(partition)).fragments
 
@@ -194,9 +195,10 @@ class FragmentHistory:
                 await self._open(name, sizes.get(name, 0))
             except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
                 self._tell(name, name.first, error)
-                raise NotArchived(
+                raise fault(
+                    "not_archived",
                     f"nothing was trimmed: a fragment in {self}, the store that this server uses, can't be used, "
-                    f"whatever a copy of that store holds: {error.text}"
+                    f"whatever a copy of that store holds: {error.text}",
                 ) from error
 
         for start in range(0, len(names), _OPENING_MAX):

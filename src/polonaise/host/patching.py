@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-from polonaise.errors import HalfPatched
+from polonaise.errors import fault
 
 
 class _Library(NamedTuple):
@@ -67,13 +67,14 @@ def patched_threads() -> PatchedThreads | None:
 
 
 def check_patches() -> None:
-    """Raise `HalfPatched` if only a part of what threads and event loops stand on is patched: a wait would not end."""
+    """Raise `half_patched` if only a part of what threads and event loops stand on is patched: a wait would not end."""
     for each in _LIBRARIES:
         patched = each.patched()
         left = [name for name in each.together if name not in patched]
         if patched and left:
-            raise HalfPatched(
+            raise fault(
+                "half_patched",
                 f"{each.name} has patched {' and '.join(patched)} in this process, but not {' and '.join(left)}, and "
                 f"what waits in one for the other would wait for ever: leave all of them as they are, by "
-                f"{each.spared}, or patch all, by {each.whole}, with which a process can open logs, but host none"
+                f"{each.spared}, or patch all, by {each.whole}, with which a process can open logs, but host none",
             )

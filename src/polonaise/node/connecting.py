@@ -92,13 +92,13 @@ async def connect(
 
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
     the existing log; `UnknownTopic` for a topic that the cluster lacks; `NotInitialized` if there is no cluster (no
-    embedded log, with `host=no`); `ServersUnavailable` if none of the servers answers, and `WrongRole`,
+    embedded log, with `host=no`); `servers_unavailable` if none of the servers answers, and `WrongRole`,
     `WrongClusterKey`, `UnsupportedVersion`, `TlsRequired`, `TlsNotSpoken` or `CertificateRefused` if for that reason
     none of them can; `CoordinatorUnavailable` without an answer of the coordinator, the one that is named or that of
-    the servers, and `ExtraMissing` without the library for it; `NotEmbeddedLog`,
+    the servers, and `ExtraMissing` without the library for it; `not_embedded_log`,
     `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
-    `CertificateUnusable` for TLS files; `HostFailed` if this process should host the log and can't run its nodes; and
-    `HalfPatched`.
+    `CertificateUnusable` for TLS files; `host_failed` if this process should host the log and can't run its nodes; and
+    `half_patched`.
     """
     if not isinstance(address, str):
         raise wrong("address", address, f"an address is text: {LOG_FORMS}")

@@ -36,12 +36,12 @@ from polonaise.errors import (
     ConnectionLost,
     CoordinatorDamaged,
     DirectoryGone,
-    NotEmbeddedLog,
     NotFound,
     PolonaiseError,
     Retry,
     TooManyOpenFiles,
     UnsupportedFormat,
+    fault,
     fresh,
 )
 from polonaise.host import Disk, Host, ProtocolFactory
@@ -225,7 +225,7 @@ def coordinator_of(host: Host, directory: str) -> Coordinator:
 async def is_log(disk: Disk, directory: str) -> bool:
     """Whether the directory holds an embedded log; False if one may be made there.
 
-    Raises `NotEmbeddedLog` for a directory with other contents, `UnsupportedFormat`, and faults of the disk.
+    Raises `not_embedded_log` for a directory with other contents, `UnsupportedFormat`, and faults of the disk.
     """
     try:
         names = await disk.list(directory)
@@ -235,17 +235,21 @@ async def is_log(disk: Disk, directory: str) -> bool:
         _check_marker(directory, await disk.load(posixpath.join(directory, MARKER)))
         return True
     if RESTORING in names:
-        raise NotEmbeddedLog(f"a restore into {directory} was not finished: run it again, with the same command")
+        raise fault(
+            "not_embedded_log", f"a restore into {directory} was not finished: run it again, with the same command"
+        )
     if lacks_only_marker(names):
-        raise NotEmbeddedLog(
-            f"{directory} holds an embedded log, of which only the file {MARKER} is missing: {_marker_back(directory)}"
+        raise fault(
+            "not_embedded_log",
+            f"{directory} holds an embedded log, of which only the file {MARKER} is missing: {_marker_back(directory)}",
         )
     # A process that died while it made one leaves no more than this.
     others = sorted(set(names) - {HOST_LOCK, f"{MARKER}.new"})
     if others:
-        raise NotEmbeddedLog(
+        raise fault(
+            "not_embedded_log",
             f"{directory} is not an embedded log and not empty (it holds {', '.join(others[:3])}): nothing was "
-            "touched; choose an empty or a new directory, or for the coordinator of a cluster write file:PATH"
+            "touched; choose an empty or a new directory, or for the coordinator of a cluster write file:PATH",
         )
     return False
 
@@ -266,9 +270,10 @@ def is_there(address: str) -> bool:
 def _check_marker(directory: str, raw: bytes) -> None:
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
-        raise NotEmbeddedLog(
+        raise fault(
+            "not_embedded_log",
             f"{directory}/{MARKER} is not what any version of Polonaise writes: nothing was touched; choose another "
-            f"directory, or, if this one holds a log otherwise, {_marker_back(directory)}"
+            f"directory, or, if this one holds a log otherwise, {_marker_back(directory)}",
         )
     if words[1] != str(FORMAT):
         raise UnsupportedFormat(
@@ -443,14 +448,14 @@ def _too_few(
     description: ClusterDescription, unusable: Sequence[tuple[StorageSettings, PolonaiseError]]
 ) -> PolonaiseError:
     """Return the fault of the first storage directory that can't be used, with the others in its message."""
-    fault = fresh(unusable[0][1])
+    first = fresh(unusable[0][1])
     if len(unusable) > 1:
         reasons = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
-        fault.args = (
+        first.args = (
             f"{len(unusable)} of {len(description.storage)} storage directories can't be used, and "
             f"{quorum(description.storage)} are needed: {reasons}",
         )
-    return fault
+    return first
 
 
 async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callable[[], None]) -> None:

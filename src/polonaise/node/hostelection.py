@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, NotFound, PolonaiseError, Retry
+from polonaise.errors import DirectoryGone, DirectoryInUse, NotFound, PolonaiseError, Retry, fault
 from polonaise.host import Identity, unreachable
 from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
@@ -108,7 +108,9 @@ class HostElection:
                 except Exception as error:  # noqa: BLE001 - told to whoever waits
                     # Whatever it is: a thread that ended without a word would leave all waiting that `settled` ends.
                     _log.critical("hosting the log in %s has failed", self._address.directory, exc_info=error)
-                    failed = HostFailed(f"this process can't host the log: {type(error).__name__}: {redacted(error)}")
+                    failed = fault(
+                        "host_failed", f"this process can't host the log: {type(error).__name__}: {redacted(error)}"
+                    )
                     self._failed(failed, passes=False)
                 finally:
                     lock.release()  # only now: until the nodes have ended, another host would meet their files
@@ -133,7 +135,7 @@ class HostElection:
     def _host(self) -> None:
         """Run the nodes until this process leaves the election.
 
-        Raises their fault, or `HostFailed` if they stopped themselves.
+        Raises their fault, or `host_failed` if they stopped themselves.
         """
         host = EmbeddedHost(self._address.directory)
         try:
@@ -149,15 +151,16 @@ class HostElection:
                     runner.get_loop().set_exception_handler(lambda *_: None)
                     _end_all_tasks(runner.get_loop())
         except OSError as error:
-            failed = HostFailed(f"this process can't have another event loop: {error}")
+            failed = fault("host_failed", f"this process can't have another event loop: {error}")
             raise too_many_open(error, _LOOP) or failed from error
         finally:
             host.close()
         if host.failure is not None:
             safe = "" if isinstance(host.failure, DirectoryGone) else ", what was acknowledged is safe"
-            raise HostFailed(
+            raise fault(
+                "host_failed",
                 f"the nodes of the log in {self._address.directory} stopped themselves in this process{safe}: "
-                f"{host.failure}; see the log, mend the cause, and open the log again"
+                f"{host.failure}; see the log, mend the cause, and open the log again",
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
@@ -282,13 +285,14 @@ _elections: dict[Identity, HostElection] = {}
 def take(address: EmbeddedAddress) -> HostElection:
     """Take part in the election at an existing directory until `leave`, sharing one `HostElection` in this process.
 
-    Raises `NotFound` if the directory can't be found, and `HostFailed` where threads are none.
+    Raises `NotFound` if the directory can't be found, and `host_failed` where threads are none.
     """
     if (patched := patched_threads()) is not None:
-        raise HostFailed(
+        raise fault(
+            "host_failed",
             f"{patched.library} has patched the threads of this process, and the nodes of an embedded log need a "
             "thread of their own: open it with ?host=no here while another process hosts it, or run a cluster and "
-            f"open its address, or leave threads and what they wait with as they are, by {patched.spared}"
+            f"open its address, or leave threads and what they wait with as they are, by {patched.spared}",
         )
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     try:

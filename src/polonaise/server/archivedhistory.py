@@ -56,13 +56,13 @@ class ArchivedHistory(Protocol):
         """Return the id up to which the store held all of the partition when it was last listed; -1 for nothing."""
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments that hold all ids from 0 to `last` now. Raises `NotArchived` for a gap."""
+        """Return the fragments that hold all ids from 0 to `last` now. Raises `not_archived` for a gap."""
 
     async def lacks(self, partition: PartitionId, wanted: Span) -> Span | None:
         """Return the first of these ids that no fragment holds now, by the names; None if there are none."""
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
-        """Raise `NotArchived` for a fragment of the partition that its footer or size shows to be damaged."""
+        """Raise `not_archived` for a fragment of the partition that its footer or size shows to be damaged."""
 
     async def read(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from polonaise.errors import BeyondLog, NotArchived, PartitionNotReady, PolonaiseError, ProtocolError
+from polonaise.errors import BeyondLog, PartitionNotReady, PolonaiseError, ProtocolError, fault
 from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.protocol.names import fingerprint
 from polonaise.server.archivedhistory import ArchivedHistory
@@ -22,7 +22,7 @@ _STEP_S: Final = 1.0
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     """Have the engaged replicas drop segments below `request.before`; return how far that got in about a second.
 
-    Raises `NotArchived` unless the fragments of this server's own store hold everything below, are those that the
+    Raises `not_archived` unless the fragments of this server's own store hold everything below, are those that the
     caller has verified, can be opened where a replica still holds their ids, and are of this very log; `BeyondLog` if
     `before` is not committed, `ProtocolError` if it is negative; `PartitionNotReady` without a session, if it ends
     meanwhile, or if a replica fails; and what keeps the store or the log from being read.
@@ -38,9 +38,10 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
             f"nothing was trimmed: partition {partition} is committed up to {owner.committed} only, not to {before}"
         )
     if reader.history is None:
-        raise NotArchived(
+        raise fault(
+            "not_archived",
             "this server was started without --fragments (embedded: ?fragments=URL in the address): it trims only what "
-            "it finds in a fragment store itself"
+            "it finds in a fragment store itself",
         )
     await _check_archived(reader, reader.history, session, request)
     # A replica trims only up to what is confirmed to it, and later it may be cut there: so whole batches are confirmed.
@@ -52,13 +53,14 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
 async def _check_archived(
     reader: PartitionReader, history: ArchivedHistory, session: Session, request: TrimLog
 ) -> None:
-    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing: new ones are opened."""
+    """Raise `not_archived` unless the store's fragments show that the trim loses nothing: new ones are opened."""
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
-        raise NotArchived(
+        raise fault(
+            "not_archived",
             f"the fragments that were verified are not those in {history}, the store that this server uses, for "
-            f"partition {partition}: name the same store, and try again"
+            f"partition {partition}: name the same store, and try again",
         )
     if request.before:
         held = [(await _drop_one(reader, session, name, NO_TRANSACTION)).first for name in list(session.engaged)]
@@ -67,7 +69,7 @@ async def _check_archived(
 
 
 async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
-    """Raise `NotArchived` unless log and fragments have the same batch in front of the one with `before`."""
+    """Raise `not_archived` unless log and fragments have the same batch in front of the one with `before`."""
     following = await reader.batch_holding(before)
     if not following.first:
         return
@@ -78,9 +80,10 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 
     archived = await history.read(reader.owner.partition, last, last, 1, follows=follows)
     if not archived or archived[-1].last != last or archived[-1].crc != following.previous_crc:
-        raise NotArchived(
+        raise fault(
+            "not_archived",
             f"the fragments in {history} are not of this log: they have another batch at {last} of partition "
-            f"{reader.owner.partition}"
+            f"{reader.owner.partition}",
         )
 
 
