@@ -11,7 +11,8 @@ import pytest
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
-from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
+from polonaise.scrubrounds import DAMAGES_MAX
+from polonaise.storage.protocol.scrubschedule import Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
 from rigs.faults import raises_code
 from rigs.log import Maker

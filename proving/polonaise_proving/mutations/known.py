@@ -398,7 +398,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.storage.protocol.scrubschedule",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))\n",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))\n"
-        "        self._next_s = 2.0**62\n",
+        "        self._rounds.free_s = 2.0**62\n",
         "P10: a disk that goes bad again after its repair is not scrubbed any more",
         seed=62,
     ),

@@ -7,20 +7,16 @@ use counts as damaged at once, and is looked at next.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.scrubrounds import DAMAGES_MAX, ScrubRounds
 from polonaise.terms import PartitionId, TransactionId
 
-DAMAGES_MAX: Final = 100
-"""How many damages are remembered, the latest ones."""
 _RESTORED: Final = 10
 """The factor by which `again_s` is longer for a fragment that only an operator can restore."""
-_ROUND_S_MIN: Final = 1.0
-"""The least time from the beginning of a round to that of the next one: there may be nothing to read."""
 
 
 class FragmentDamage(NamedTuple):
@@ -87,18 +83,7 @@ Step: TypeAlias = ListStore | Verify | Pause
 class FragmentScrub:
     """The decisions of the scrub. Times are monotonic seconds unless their names say otherwise."""
 
-    __slots__ = (
-        "_again",
-        "_again_s",
-        "_bytes_per_s",
-        "_every_s",
-        "_next_s",
-        "_refused",
-        "_round_s",
-        "_unrepaired",
-        "_waiting",
-        "scrubbed",
-    )
+    __slots__ = ("_again", "_again_s", "_refused", "_rounds", "_unrepaired", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
@@ -106,15 +91,8 @@ class FragmentScrub:
         With 0 bytes per second there are no rounds: only what reads could not use is looked at, at any rate. After
         trouble that may pass, such as a store that does not answer, the scrub tries again in `again_s` seconds.
         """
-        self._bytes_per_s = bytes_per_s
-        self._every_s = max(every_s, _ROUND_S_MIN)
+        self._rounds: ScrubRounds[Verify] = ScrubRounds(bytes_per_s, every_s, first_s)
         self._again_s = again_s
-        self._round_s = first_s if bytes_per_s else float("inf")
-        """When the next round may begin."""
-        self._next_s = float("-inf")
-        """When anything may be read next."""
-        self._waiting: deque[Verify] = deque()
-        """The fragments that this round has still to read; the first of them is the next one, or is being read."""
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
         """The fragments to read again apart from the rounds, each with the time from which that may be done."""
         self._unrepaired: set[FragmentName] = set()
@@ -125,7 +103,7 @@ class FragmentScrub:
 
     def plan_round(self, at_s: float) -> None:
         """Have the next round begin at this time. With 0 bytes per second there are none."""
-        self._round_s = at_s if self._bytes_per_s else float("inf")
+        self._rounds.plan(at_s)
 
     @property
     def unrepaired(self) -> int:
@@ -141,22 +119,22 @@ class FragmentScrub:
 
     def next(self, now_s: float) -> Step:
         """Return what to do now."""
-        if now_s < self._next_s:
-            return Pause(self._next_s - now_s)
+        rounds = self._rounds
+        if now_s < rounds.free_s:
+            return Pause(rounds.free_s - now_s)
         # Before the rest of the round, which may take days: an operator may have restored the fragment.
         for due_s, verify in self._again.values():
             if due_s <= now_s:
                 return verify
-        if self._waiting:
-            return self._waiting[0]
-        if now_s >= self._round_s:
+        if rounds.waiting:
+            return rounds.waiting[0]
+        if now_s >= rounds.begin_s:
             return ListStore()
-        return Pause(min([self._round_s, *(due_s for due_s, _ in self._again.values())]) - now_s)
+        return Pause(min([rounds.begin_s, *(due_s for due_s, _ in self._again.values())]) - now_s)
 
     def listed(self, now_s: float, wall_us: int, fragments: Mapping[FragmentName, int]) -> None:
         """Begin a round of these fragments, each with its size in bytes. Damages of others are forgotten."""
-        self._round_s = now_s + self._every_s
-        self._waiting = deque(Verify(name, size) for name, size in sorted(fragments.items()))
+        self._rounds.begin(now_s, (Verify(name, size) for name, size in sorted(fragments.items())))
         paths = {name.path for name in fragments}
         damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in paths)
         self._again = {name: again for name, again in self._again.items() if name in fragments}
@@ -172,11 +150,8 @@ class FragmentScrub:
     def pace(self, now_s: float, bytes_read: int) -> float:
         """Note that so many bytes were read, and return how many seconds to wait before more are read."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read, trouble="")
-        # Not from when it might have read: what it could not read in time is no credit for a burst.
-        self._next_s = max(self._next_s, now_s)
-        if self._bytes_per_s:
-            self._next_s += bytes_read / self._bytes_per_s
-        return self._next_s - now_s
+        self._rounds.read(now_s, bytes_read)
+        return self._rounds.free_s - now_s
 
     def good(self, wall_us: int, name: FragmentName) -> None:
         """Note that the fragment is as it was written; if it was damaged before, it was repaired or restored."""
@@ -229,7 +204,7 @@ class FragmentScrub:
         """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
         # Everything waits, repairs too: they are written to the same store.
         self.scrubbed = replace(self.scrubbed, trouble=why)
-        self._next_s = now_s + self._again_s
+        self._rounds.free_s = now_s + self._again_s
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
         """Record why the damage of a fragment is not repaired, or when it was."""
@@ -243,11 +218,12 @@ class FragmentScrub:
     def _done(self, wall_us: int, name: FragmentName) -> None:
         """Take the fragment off the round, and end the round after the last one."""
         self._again.pop(name, None)
-        if self._waiting and self._waiting[0].name == name:
-            self._waiting.popleft()
+        waiting = self._rounds.waiting
+        if waiting and waiting[0].name == name:
+            waiting.popleft()
             self.scrubbed = replace(self.scrubbed, fragments=self.scrubbed.fragments + 1)
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
-        if not self._waiting:
+        if not self._rounds.waiting:
             self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)

@@ -6,17 +6,13 @@ can't be read is left until the next round.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from polonaise.scrubrounds import DAMAGES_MAX, ScrubRounds
 from polonaise.terms import PartitionId, TransactionId
-
-DAMAGES_MAX: Final = 100
-"""The most damages that are remembered."""
-_ROUND_S_MIN: Final = 1.0
-"""The shortest time between the beginnings of two rounds, in seconds: a round may have nothing to read."""
 
 
 class ScrubDamage(NamedTuple):
@@ -76,7 +72,7 @@ Step: TypeAlias = Look | Rest
 class Scrub:
     """Decides what the scrub does next. Times in seconds are monotonic, times in microseconds are UTC."""
 
-    __slots__ = ("_bytes_per_s", "_every_s", "_first", "_forgotten", "_next_s", "_round_s", "_waiting", "scrubbed")
+    __slots__ = ("_first", "_forgotten", "_rounds", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
         """Make a schedule that reads at most `bytes_per_s` bytes a second, with the first round at `first_s`
@@ -84,14 +80,7 @@ class Scrub:
 
         Each further round begins at the earliest `every_s` seconds after the beginning of the one before.
         """
-        self._bytes_per_s = bytes_per_s
-        self._every_s = max(every_s, _ROUND_S_MIN)
-        self._round_s = first_s
-        """When the next round may begin, in monotonic seconds."""
-        self._next_s = first_s
-        """When the next bytes may be read, in monotonic seconds: the rate is kept by this."""
-        self._waiting: deque[PartitionId] = deque()
-        """The partitions that this round still has to read; the first one is being read."""
+        self._rounds: ScrubRounds[PartitionId] = ScrubRounds(bytes_per_s, every_s, first_s)
         self._first: TransactionId = 0
         """Where to go on in the partition that is being read."""
         self._forgotten: Counter[PartitionId] = Counter()
@@ -100,27 +89,26 @@ class Scrub:
 
     def next(self, now_s: float, wall_us: int, partitions: Collection[PartitionId]) -> Step:
         """Return what to do now. A round reads the `partitions` that the node holds when the round begins."""
-        if now_s < self._next_s:
-            return Rest(self._next_s - now_s)
-        if not self._waiting:
-            if now_s < self._round_s:
-                return Rest(self._round_s - now_s)
-            self._round_s = now_s + self._every_s
-            self._waiting.extend(sorted(partitions))
+        rounds = self._rounds
+        if now_s < rounds.free_s:
+            return Rest(rounds.free_s - now_s)
+        if not rounds.waiting:
+            if now_s < rounds.begin_s:
+                return Rest(rounds.begin_s - now_s)
+            rounds.begin(now_s, sorted(partitions))
             self._first = 0
             self.scrubbed = replace(
                 self.scrubbed, partitions=0, partitions_of=len(partitions), skipped=0, bytes=0, started_us=wall_us
             )
-            if not self._waiting:
+            if not rounds.waiting:
                 self._end_round(wall_us)
-                return Rest(self._every_s)
-        return Look(self._waiting[0], self._first)
+                return Rest(rounds.every_s)
+        return Look(rounds.waiting[0], self._first)
 
     def looked(self, now_s: float, wall_us: int, bytes_read: int, following: TransactionId | None) -> None:
         """Note that `bytes_read` bytes were good, and go on from the id `following`; None: the partition is done."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read)
-        # Not from when it might have read: what it could not read in time is no credit for a burst.
-        self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
+        self._rounds.read(now_s, bytes_read)
         if following is None:
             self._end_partition(wall_us)
         else:
@@ -133,7 +121,7 @@ class Scrub:
 
     def damaged(self, wall_us: int, what: str) -> None:
         """Note a damage, and leave the partition until the next round: what follows the damage is copied anew."""
-        damage = ScrubDamage(self._waiting[0], what, wall_us)
+        damage = ScrubDamage(self._rounds.waiting[0], what, wall_us)
         damages = [*self.scrubbed.damages, damage]
         if len(damages) > DAMAGES_MAX:  # rather one that is repaired: the others have to be seen to be repaired, too
             gone = damages.pop(next((index for index, each in enumerate(damages) if each.repaired_us), 0))
@@ -158,10 +146,10 @@ class Scrub:
         )
 
     def _end_partition(self, wall_us: int) -> None:
-        self._waiting.popleft()
+        self._rounds.waiting.popleft()
         self._first = 0
         self.scrubbed = replace(self.scrubbed, partitions=self.scrubbed.partitions + 1)
-        if not self._waiting:
+        if not self._rounds.waiting:
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
