@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from polonaise import testing as testing
     from polonaise.client.batchreader import BatchReader, TransactionReader
     from polonaise.client.lease import Lease
-    from polonaise.client.log import Log, Serializer
+    from polonaise.client.log import Log
+    from polonaise.client.options import Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
     from polonaise.client.protocol.group import Group
@@ -74,7 +75,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "polonaise.client.log": ("Log", "Serializer"),
+    "polonaise.client.log": ("Log",),
+    "polonaise.client.options": ("Serializer",),
     "polonaise.client.lease": ("Lease",),
     "polonaise.client.producer": ("Producer",),
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from polonaise import Draft, Group, Log
+from polonaise.client.log import partitions_of
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -301,7 +302,9 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World, c
     assert new.heard.mounts[0].generation_known == 2
     assert new.heard.appends[0][0].generation == 2
     assert world.server.heard.unmounts == 1
-    (stream,) = [stream for stream in client._links._streams.values() if not stream.connection.closed]
+    (stream,) = [
+        stream for stream in partitions_of(client).parts.links._streams.values() if not stream.connection.closed
+    ]
     assert stream.address == "server:2"
 
 
@@ -316,7 +319,11 @@ async def test_no_connection_is_kept_to_addresses_at_which_no_server_is_any_more
         world.coordinator.assign(0, world.server.address, generation)
     await client.append(b"x")
     await client.register(b"key")
-    assert {*client._links._streams, *client._links._bulk} <= {last, world.server.address}
+    links = partitions_of(client).parts.links
+    assert {*links._streams, *links._bulk} <= {
+        last,
+        world.server.address,
+    }
 
 
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
@@ -393,7 +400,7 @@ async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> N
 
 async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world: World) -> None:
     client = await world.ready_client(settings={"outstanding_count_max": 100})
-    (stream,) = client._links._streams.values()
+    (stream,) = partitions_of(client).parts.links._streams.values()
     stream.connection.pause_writing()
     receipts = [client.append(b"x") for _ in range(100)]
     with pytest.raises(Overloaded):

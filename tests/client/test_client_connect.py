@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -265,7 +265,7 @@ async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(
         ready_client.fail(error)
 
     monkeypatch.setattr(world.host, "fail", fail)
-    ready_client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
+    partitions_of(ready_client).used[0].mounting.receive = mistaken  # type: ignore[method-assign]
     ready_client.append(b"x")
     await wait_until(lambda: world.host.failures)
     await time_passes(0.05)  # a client that went on would have mounted again by now

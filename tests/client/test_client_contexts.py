@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import RACES_AT_ONCE
@@ -107,7 +107,7 @@ async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: 
 
     async def increment(tx: Draft, client: Any) -> None:
         tx.write_lock("counter", 0)
-        held = client._view.applied
+        held = client._choices.view.applied
         value = int(held[-1].data) if held else 0
         await asyncio.sleep(0)
         tx.append(b"%d" % (value + 1))
@@ -353,13 +353,13 @@ async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(w
     with pytest.raises(asyncio.CancelledError):
         await running
     world.server.release()
-    appends = ready_client._partitions[0].appends
+    appends = partitions_of(ready_client).used[0].appends
     await wait_until(lambda: appends._outstanding.count == 0)
     assert appends.admission.taken == 0
 
 
 async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World, ready_client: Log) -> None:
-    appends = ready_client._partitions[0].appends
+    appends = partitions_of(ready_client).used[0].appends
 
     async def cut_off(tx: Draft) -> None:
         world.server.crash()
@@ -387,7 +387,7 @@ async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_u
     world.server.release()
     await asyncio.gather(*running, return_exceptions=True)
     assert world.log.bodies() == [b"0", b"1", b"2", b"4", b"5"]
-    assert client._partitions[0].appends.admission.taken == 0
+    assert partitions_of(client).used[0].appends.admission.taken == 0
 
 
 async def test_submissions_are_bounded(world: World) -> None:

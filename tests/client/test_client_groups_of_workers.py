@@ -11,6 +11,7 @@ import pytest
 from polonaise import Transaction, testing
 from polonaise.admin.workergroups import describe_group, list_groups, reset_group
 from polonaise.client import workerpartition
+from polonaise.client.log import partitions_of
 from polonaise.client.protocol.groupleases import member_lease, partition_lease
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.client.workerpartition import PartitionWork
@@ -207,7 +208,9 @@ async def test_a_worker_that_was_replaced_is_fenced_and_begins_where_the_positio
         async with log.group("g", handler=handled.worker("a")) as group:
             await wait_until(lambda: handled.bodies[0] == numbers(4))
             epoch = group.health()["partitions"]["0"]["epoch"]
-            await replace_kept(log, 0, register_of("g"), lambda epoch, position: (epoch + 1, 1))  # as reset does
+            await replace_kept(
+                partitions_of(log), 0, register_of("g"), lambda epoch, position: (epoch + 1, 1)
+            )  # as reset does
             await appended(log, 1, 1, since=4)
             await wait_until(lambda: handled.bodies[0][-3:] == [b"2", b"3", b"4"] and len(handled.bodies[0]) >= 7)
             assert group.health()["partitions"]["0"]["epoch"] == epoch + 2
@@ -280,7 +283,7 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
     handled = Handled()
     async with testing.log(partitions=2) as log, log.group("g", handler=handled.worker("a")) as group:
         await wait_until(lambda: len(group.partitions) == 2 and group.health()["lag"] == 0)
-        ask = log._requests.high_water_mark
+        ask = partitions_of(log).parts.requests.high_water_mark
 
         async def silent_for_one(partition: int, timeout: float | None, *rest: Any) -> int:
             if partition == 1:
@@ -288,7 +291,7 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
                 raise DeadlineExceeded("the owner has no session")
             return await ask(partition, timeout, *rest)
 
-        monkeypatch.setattr(log._requests, "high_water_mark", silent_for_one)
+        monkeypatch.setattr(partitions_of(log).parts.requests, "high_water_mark", silent_for_one)
         await wait_until(lambda: not group.health()["well"])
         health = group.health()
         assert "the owner has no session" in health["partitions"]["1"]["trouble"]
@@ -299,7 +302,7 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
         await wait_until(lambda: (group.health()["partitions"]["0"]["lag"] or 0) >= 7)
         handled.gate.set()
         await wait_until(lambda: group.health()["partitions"]["0"]["lag"] == 0)
-        monkeypatch.setattr(log._requests, "high_water_mark", ask)
+        monkeypatch.setattr(partitions_of(log).parts.requests, "high_water_mark", ask)
         await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
 
 
@@ -317,7 +320,7 @@ async def test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_
                 async def ends_at_2(*_: Any) -> int:
                     return 2
 
-                patch.setattr(log._requests, "high_water_mark", ends_at_2)
+                patch.setattr(partitions_of(log).parts.requests, "high_water_mark", ends_at_2)
                 await wait_until(lambda: not group.health()["well"])
                 assert "the log ended at 2" in group.health()["partitions"]["0"]["trouble"]
                 assert group.health()["lag"] is None

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.client.appends import PartitionAppends
+from polonaise.client.log import partitions_of
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.client.protocol.window import AppendWindow, SentFrame
@@ -324,7 +325,7 @@ async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_
     sent_when_run: list[int] = []
 
     def context(tx: Draft, number: int) -> None:
-        sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
+        sent_when_run.append(partitions_of(client).appends_of(0)._outstanding.sent)
         for part in range(bodies):
             tx.append(b"%04d" % (number + part))
 

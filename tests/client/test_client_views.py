@@ -10,6 +10,7 @@ import pytest
 
 from polonaise.client import condition
 from polonaise.client import view as client_view
+from polonaise.client.log import partitions_of
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked, ViewFailed, ViewUnavailable
 from polonaise.terms import BodyForm, Transaction
 from polonaise.wire.fetches import FETCH_MAX
@@ -279,14 +280,14 @@ async def test_a_view_that_another_process_moves_on_is_believed_as_far_as_the_lo
     client = await world.client(view=view)
     await client.append(b"0")
     await client.wait_applied(0)
-    asked = client._requests.high_water_mark
+    asked = partitions_of(client).parts.requests.high_water_mark
     answers: list[int] = []
 
     async def noted(*given: Any) -> int:
         answers.append(await asked(*given))
         return answers[-1]
 
-    client._requests.high_water_mark = noted  # type: ignore[method-assign]
+    partitions_of(client).parts.requests.high_water_mark = noted  # type: ignore[method-assign]
     await client.append(b"1")
     await client.wait_applied(1)
     assert answers == [], "what this client was fed itself is compared with nothing"

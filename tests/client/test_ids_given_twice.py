@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from polonaise import testing
-from polonaise.client.log import Log
+from polonaise.client.clientparts import Identity
 from polonaise.errors import ConsistencyLost
 from rigs.clients import Memo, World
 from rigs.waiting import nothing_happens_for, wait_until
@@ -15,8 +15,8 @@ from rigs.waiting import nothing_happens_for, wait_until
 
 @pytest.fixture(autouse=True)
 def one_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    identify = Log._identify
-    monkeypatch.setattr(Log, "_identify", lambda self, _: identify(self, 90))
+    take = Identity._take
+    monkeypatch.setattr(Identity, "_take", lambda self, _: take(self, 90))
 
 
 async def test_a_lease_that_one_of_them_holds_the_other_one_does_not_hold() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polonaise import Draft, Group, Log, Receipt, blocking, testing
+from polonaise.client.log import partitions_of
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
     AppendExpired,
@@ -147,7 +148,7 @@ async def test_what_was_proved_before_a_reset_of_the_head_is_no_proof_for_the_id
 
 async def test_an_answer_that_was_asked_for_on_an_earlier_mount_proves_nothing(world: World, log: Log) -> None:
     receipt, waiting = await waiting_for_proof(world, log)
-    proofs = log._partitions[0].appends.proofs
+    proofs = partitions_of(log).used[0].appends.proofs
     assert proofs is not None
     proofs.forget()
     world.server.prove()
@@ -177,7 +178,7 @@ async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(wor
         await receipt.applied(timeout=0.1)
     assert told.value.receipt is receipt
     with pytest.raises(TimeoutError):
-        await receipt.wait(log._loop.time() + 0.05)
+        await receipt.wait(partitions_of(log).parts.loop.time() + 0.05)
     world.server.proves = True
     world.server.prove()
     await receipt

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.routes import Routes
 from polonaise.client.serverdiscovery import ServerDiscovery, _assignment_in
 from polonaise.client.settings import ClientSettings
@@ -74,7 +74,7 @@ class Life:
     @property
     def version(self) -> int:
         """The version of the assignment that the client follows."""
-        return self.log._routes._assignment.version
+        return partitions_of(self.log).parts.routes._assignment.version
 
     def server(self, name: str) -> Node:
         (node,) = [node for node in self.town.cluster.servers if node.name == name]
@@ -265,7 +265,7 @@ async def test_a_client_is_told_that_a_partition_has_no_owner(life: Life) -> Non
         node.hold_down()
     known = Assignment.decode(entry.contents).owners
     learnt = Assignment({partition: owner for partition, owner in known.items() if partition})
-    life.log._routes._learn(Versioned(entry.version + 100, learnt))
+    partitions_of(life.log).parts.routes._learn(Versioned(entry.version + 100, learnt))
     with pytest.raises(DeadlineExceeded, match="none does, so start one"):
         await life.log.high_water_mark(0, timeout=1)
 
@@ -314,14 +314,14 @@ async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_
         town.cluster.cut_off |= {node.name for node in town.cluster.servers}
         await time_passes(2 * STALE_S)
         await life.append_everywhere()  # the owners have not changed
-        assert "s ago" in life.log._routes.waits_for(0)
-        assert "coordinator" in life.log._routes.waits_for(0)
+        assert "s ago" in partitions_of(life.log).parts.routes.waits_for(0)
+        assert "coordinator" in partitions_of(life.log).parts.routes.waits_for(0)
         with pytest.raises(CoordinatorUnavailable, match="can't reach the coordinator: start it again") as refused:
             await life.discovery.unique_id()
         assert all(address in str(refused.value) for address in SERVERS)
         assert (await life.discovery.assignment()).version == life.version
         town.cluster.cut_off -= {node.name for node in town.cluster.servers}
-        await wait_until(lambda: "s ago" not in life.log._routes.waits_for(0), within_s=5 * STALE_S)
+        await wait_until(lambda: "s ago" not in partitions_of(life.log).parts.routes.waits_for(0), within_s=5 * STALE_S)
         assert await life.discovery.unique_id()
 
     await as_client(town, main)

@@ -15,6 +15,7 @@ import pytest
 
 import polonaise
 from polonaise import PolonaiseError
+from polonaise.client.log import partitions_of
 from polonaise.errors import AppendUnknown, Closed
 from polonaise.node import hostelection
 from polonaise.node.embedded import parse_embedded
@@ -106,7 +107,7 @@ async def test_one_reason_is_told_of_a_player_its_log_and_what_was_not_sent(tmp_
             await player.delivered("a", 0, receipt.id)
             ended = asyncio.create_task(player.ended(), name="spared")
             waits = asyncio.create_task(player.delivered("a", 0, receipt.id + 9), name="spared")
-            log._partitions[0].mounting._appends.shut()  # nothing is sent until there is another mount
+            partitions_of(log).used[0].mounting._appends.shut()  # nothing is sent until there is another mount
             unsent = log.append(b"second", partition=0)
             submitted = log.submit(_never, partition=0)
             await time_passes(0.05)
@@ -126,7 +127,7 @@ async def test_one_reason_is_told_of_a_player_its_log_and_what_was_not_sent(tmp_
 async def test_an_append_that_was_sent_is_unknown_for_the_reason_of_the_log(tmp_path: Path) -> None:
     async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
         await log.append(b"first", partition=0)
-        appends = log._partitions[0].appends
+        appends = partitions_of(log).used[0].appends
         sent = log.append(b"second", partition=0)
         appends._send()
         await _cancel_all_others()

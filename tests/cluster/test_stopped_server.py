@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import polonaise
+from polonaise.client.log import partitions_of
 from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.lease import LEASE_S, RENEW_S
@@ -132,7 +133,9 @@ def test_a_client_that_is_closed_while_its_server_hangs_leaves_no_connection_ope
                 os.kill(stopped, signal.SIGSTOP)
                 for _ in range(20):
                     log.append(bytes(500_000), partition=0)
-                await wait_until(lambda: any(each.unsent_bytes for each in log._links._connections()))
+                await wait_until(
+                    lambda: any(each.unsent_bytes for each in partitions_of(log).parts.links._connections())
+                )
                 assert len(transports(asyncio.get_running_loop())) > 1
                 return time.monotonic()
 

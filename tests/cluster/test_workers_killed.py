@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import select
 
 import polonaise
+from polonaise.client.log import partitions_of
 from polonaise.client.workergroup import COORDINATING, lease_prefix
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.cluster import connected, running
@@ -83,7 +84,9 @@ class Workers:
 
     async def shares(self) -> dict[int, int]:
         """Return how many partitions each member has, by its number."""
-        _, listed = await self.log._requests.hold_leases(COORDINATING, 0, LEASE_S, [], lease_prefix(GROUP), PATIENCE_S)
+        _, listed = await partitions_of(self.log).parts.requests.hold_leases(
+            COORDINATING, 0, LEASE_S, [], lease_prefix(GROUP), PATIENCE_S
+        )
         counts = {lease.holder: 0 for lease in listed if "/member/" in lease.name}
         for lease in listed:
             if "/partition/" in lease.name:

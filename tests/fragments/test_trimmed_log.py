@@ -16,6 +16,7 @@ import pytest
 import polonaise
 from polonaise.admin.archive import archive, check_lacks_nothing, init
 from polonaise.admin.trimming import trim
+from polonaise.client.log import partitions_of
 from polonaise.errors import (
     BeyondLog,
     DeadlineExceeded,
@@ -106,7 +107,7 @@ async def test_parts_of_a_trimmed_log_have_no_batch_in_common_wherever_they_lie(
 
 async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     """What the server answers."""
-    answer = await log._requests.ask(0, request, Batches, 10)
+    answer = await partitions_of(log).parts.requests.ask(0, request, Batches, 10)
     return split(answer.payload[0]) if answer.payload else []
 
 

@@ -283,10 +283,8 @@ class Living:
         """What the client's process would run: it is never started."""
 
     def opens(self, fed: TransactionId) -> None:
-        subscription = SimpleNamespace(received=fed)
-        log: Any = SimpleNamespace(
-            _partitions={0: SimpleNamespace(mounting=SimpleNamespace(_subscription=subscription))}
-        )
+        used = {0: SimpleNamespace(mounting=SimpleNamespace(received=fed))}
+        log: Any = SimpleNamespace(partition_count=1, _started=lambda: SimpleNamespace(used=used))
         self.application.open(log)
 
     def appends(self, id: TransactionId) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.own import append_own
 from polonaise.client.protocol.draft import Change, Limits
 from polonaise.client.protocol.group import Group
@@ -313,7 +313,7 @@ async def test_own_rows_that_are_gone_are_said_by_name(log: Log, store: ObstoreS
 
 
 async def test_a_register_of_somebody_else_is_refused(log: Log, store: ObstoreStore) -> None:
-    await append_own(log, 0, OwnKind.BATCH, changes=[Change.set(register_key(APP), b"mine")])
+    await append_own(partitions_of(log), 0, OwnKind.BATCH, changes=[Change.set(register_key(APP), b"mine")])
     with raises_code("sink_state_damaged", match="another txnAppId"):
         await write(log, store, 0, [{0: [b"a"]}])
 

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Final
 
+from polonaise.client.log import partitions_of
 from polonaise.coordination.values import HeadReset
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, TransactionId
 from polonaise_proving.faults.nemesis import Nemesis
@@ -326,8 +327,9 @@ class HeadResets:
         assert self._live is not None
         application = self._applications[self._live.name]
         applied = application.ledger.high_water_mark(partition)
-        used = application.log._partitions.get(partition) if application.log is not None else None
-        return applied if used is None else max(applied, used.mounting._subscription.received)
+        log = application.log
+        used = partitions_of(log).used.get(partition) if log is not None and log.partition_count else None
+        return applied if used is None else max(applied, used.mounting.received)
 
     async def _live_is_told(self, node: Node) -> None:
         """Wait until the client that lived through the reset has finished, or was told that it is ahead of the log.

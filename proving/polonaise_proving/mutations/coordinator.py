@@ -233,16 +233,16 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_the_first_to_be_sure_again_changes_nothing_before_the_others_have_seen_what_is_back",
     ),
     "sequences-of-every-client-from-one": Mutation(
-        "polonaise.client.connected",
-        "        self._numbered_above = self._host.clock.wall_us()\n",
+        "polonaise.client.clientparts",
+        "        self.numbered_above = self._host.clock.wall_us()\n",
         "",
         "P6: an append is told as committed for that of another client, which an older coordinator gave the same id",
         test="tests/client/test_ids_given_twice.py"
         "::test_an_append_that_waits_is_not_committed_by_the_same_number_of_another_client",
     ),
     "holder-known-by-its-id": Mutation(
-        "polonaise.client.log",
-        "(self._numbered_above + self._leases) % 2**32",
+        "polonaise.client.clientparts",
+        "(self.numbered_above + self._leases) % 2**32",
         "self._leases",
         "P13: two clients to which an older coordinator gave one id hold one lease at the same time",
         test="tests/client/test_ids_given_twice.py::test_a_lease_that_one_of_them_holds_the_other_one_does_not_hold",

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
 from polonaise.terms import BodyForm
@@ -503,7 +503,9 @@ class Schedule:
                         self.history.connected(node.name, log.client_id)
                     else:
                         host.spawn(self._note_later_id(node, log), "note the client's id")
-                    log._routes.listeners[AssignmentCheck(self.history, node.name)] = None  # applications have none
+                    partitions_of(log).parts.routes.listeners[AssignmentCheck(self.history, node.name)] = (
+                        None  # applications have none
+                    )
                     await self._work(ClientLife(host, application, log))
             finally:
                 await discovery.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.protocol.groupleases import (
     GROUP_LEASES,
     ToldGroup,
@@ -155,7 +155,7 @@ async def reset_group(
         position = mark if to is None else to
         try:
             async with asyncio.timeout(timeout_s):
-                await replace_kept(log, partition, register_of(name), partial(_moved, position))
+                await replace_kept(partitions_of(log), partition, register_of(name), partial(_moved, position))
         except TimeoutError:
             raise DeadlineExceeded(f"partition {partition} has not taken the position within {timeout_s:g} s") from None
         done[partition] = position
@@ -177,5 +177,6 @@ async def _has_kept(log: Log, name: str, timeout_s: float) -> bool:
 
 async def _groups(log: Log, prefix: str, timeout_s: float) -> dict[str, ToldGroup]:
     """Return by name the groups of whose leases there are any, of those whose names begin with the prefix."""
-    _, listed = await log._requests.hold_leases(COORDINATING, _NOBODY, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
+    requests = partitions_of(log).parts.requests
+    _, listed = await requests.hold_leases(COORDINATING, _NOBODY, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
     return told_groups(listed)

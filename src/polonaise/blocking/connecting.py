@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
-from polonaise.client.connected import Partitioner
-from polonaise.client.log import Serializer
+from polonaise.client.options import Serializer
+from polonaise.client.partitions import Partitioner
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.errors import Closed

@@ -15,7 +15,7 @@ from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Receipt, Submission, receipts_wrapped, waited
 from polonaise.blocking.workergroup import HandlerThreads, PlainHandler, WorkerGroup
 from polonaise.client.log import Log as AsynchronousLog
-from polonaise.client.log import Serializer
+from polonaise.client.options import Serializer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
@@ -75,6 +75,11 @@ class Log:
     def topic(self) -> str:
         """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
         return self._log.topic
+
+    @property
+    def serializer(self) -> Serializer | None:
+        """The serializer that the log was connected with; None without one."""
+        return self._log.serializer
 
     @property
     def client_id(self) -> ClientId:
@@ -211,11 +216,6 @@ class Log:
         `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         return waited(self._background, lambda: self._log.transaction(id, partition, timeout=timeout))
-
-    @property
-    def serializer(self) -> Serializer | None:
-        """The serializer that the log was connected with; None without one."""
-        return self._log.serializer
 
     def run(
         self,

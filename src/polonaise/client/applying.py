@@ -16,16 +16,15 @@ from typing import Any, Final, TypeVar, cast
 from polonaise.applicationcode import ordinary, task_here
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.protocol.arguments import INT64_MAX, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.requests import Requests
-from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, gone_back, takes_nothing, takes_own
 from polonaise.client.waiting import AppliedMark, Applying, Asking
 from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit, trace_of
-from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted_text
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
@@ -76,22 +75,20 @@ class Applier:
 
     def __init__(
         self,
-        host: Host,
+        parts: ClientParts,
         view: View | RunView,
         partition: PartitionId,
         mark: AppliedMark,
         bodies: BodyFetcher,
         form: Form,
-        settings: ClientSettings,
-        requests: Requests,
     ) -> None:
-        self._host = host
-        self._requests = requests
+        self._random = parts.host.random
+        self._requests = parts.requests
         self._view = view
         self._partition = partition
         self._mark = mark
         self._bodies = bodies
-        self._settings = settings
+        self._settings = settings = parts.settings
         self._backoff = Backoff(settings.retry_s_min, settings.apply_retry_s_max)
         self._queue: deque[tuple[Batch, BodyFetch | None]] = deque()
         self._arrived = asyncio.Event()
@@ -350,7 +347,7 @@ class Applier:
             await self._pause()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._backoff.pause_s(self._host.random.random()))
+        await asyncio.sleep(self._backoff.pause_s(self._random.random()))
 
 
 def _with_bodies(

@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from polonaise.checksum import crc32
-from polonaise.client.requests import Requests
-from polonaise.client.settings import ClientSettings
+from polonaise.client.clientparts import ClientParts
 from polonaise.errors import BadOption, Closed, DataDamaged, PolonaiseError, ProtocolError
-from polonaise.host import Host
 from polonaise.host.unawaited import retrieve
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
@@ -70,20 +68,14 @@ class BodyFetcher:
     """Fetches bodies for one partition's view, several batches at once, beginning in the order of the feed."""
 
     def __init__(
-        self,
-        host: Host,
-        partition: PartitionId,
-        requests: Requests,
-        wants: Callable[[int], bool] | None,
-        own: bool,
-        settings: ClientSettings,
+        self, parts: ClientParts, partition: PartitionId, wants: Callable[[int], bool] | None, own: bool
     ) -> None:
-        self._host = host
+        self._host = parts.host
         self._partition = partition
-        self._requests = requests
+        self._requests = parts.requests
         self._wants = wants
         self._own = own
-        self._settings = settings
+        self._settings = parts.settings
         self._waiting: deque[BodyFetch] = deque()
         self._running = 0
 

@@ -35,7 +35,7 @@ class PartitionCondition:
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """Returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.proofs: ProofRequests | None = None
-        """Asks for proofs of copies; set by `Connected`."""
+        """Asks for proofs of copies; set by `UsedPartitions`."""
         self.whereabouts: Callable[[], str] = lambda: ""
         """Returns which process serves the log, as the end of a sentence, or empty; set by `Mounting`."""
         self._outstanding = Outstanding()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Self
 
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.protocol.arguments import checked_seconds, encoded, wrong
 from polonaise.client.protocol.groupleases import GROUP_LEASES
-from polonaise.client.requests import Requests
 from polonaise.client.waiting import check_loop, end, is_inherited, own_loop, wake
 from polonaise.coordination.lease import Tenure
 from polonaise.errors import BadOption, Closed, DeadlineExceeded, Overloaded, PolonaiseError, Retry
-from polonaise.host import Host
 from polonaise.terms import PartitionId
 from polonaise.wire.leases import (
     DURATION_MS_MAX,
@@ -49,16 +47,7 @@ class Lease:
     """
 
     def __init__(
-        self,
-        host: Host,
-        requests: Requests,
-        partition: PartitionId,
-        name: str,
-        duration_s: float,
-        note: bytes,
-        holder: int,
-        tasks: set[asyncio.Task[None]],
-        failure: Callable[[], PolonaiseError | None],
+        self, parts: ClientParts, partition: PartitionId, name: str, duration_s: float, note: bytes, holder: int
     ) -> None:
         self.name = name
         """The lease's name."""
@@ -68,11 +57,10 @@ class Lease:
         """The seconds for which it is held without being renewed."""
         self.holder = holder
         """The number by which the owner knows this holder, which no other lease object has."""
-        self._host = host
-        self._requests = requests
+        self._host = parts.host
+        self._requests = parts.requests
+        self._life = parts.life
         self._note = note
-        self._tasks = tasks
-        self._failure = failure
         self._loop = own_loop()
         self._tenure = Tenure()
         self._acquiring = False
@@ -134,7 +122,7 @@ class Lease:
                     self._tenure.renewed(began_s, self.duration_s)
                     if self._tenure.holds(self._now_s()):
                         self._keeper = self._host.spawn(self._keep(), f"client: keep lease {self.name}")
-                        self._tasks.add(self._keeper)
+                        self._life.lease_keepers.add(self._keeper)
                         self._keeper.add_done_callback(self._kept)
                         return
                 self._trouble = self._meaning(answered)
@@ -231,10 +219,10 @@ class Lease:
         return answered[0]
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
-        self._tasks.discard(keeper)
+        self._life.lease_keepers.discard(keeper)
         if keeper is self._keeper:
             # It was cancelled: by the end of the client, or by others, and then the client has failed by now.
-            self._end(str(self._failure() or "this client was closed"))
+            self._end(str(self._life.failure or "this client was closed"))
 
     def _end(self, why: str) -> None:
         if self._keeper is None:

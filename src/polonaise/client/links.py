@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
@@ -15,7 +16,7 @@ from polonaise.link.connection import Connection
 from polonaise.link.protocol import greeting
 from polonaise.terms import ClientId, PartitionId, PeerClock
 from polonaise.wire.codec import Message
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
 
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
@@ -110,6 +111,21 @@ class Links:
         while (connection := self._bulk.get(address)) is None or connection.closed:
             await self._wait_connected("bulk", address, route)
         return connection
+
+    async def health_of(self, addresses: Sequence[str]) -> dict[str, dict[str, Any] | PolonaiseError]:
+        """Return the health report of each of these servers, or why there is none, by address."""
+        unmoved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def ask(address: str) -> dict[str, Any] | PolonaiseError:
+            try:
+                connection = await self.bulk(address, lambda: unmoved)
+                answer = await connection.request(Health(), deadline_s=self._settings.request_s_max)
+                told = json.loads(answer.document) if isinstance(answer, HealthIs) else None
+                return told if isinstance(told, dict) else ProtocolError(f"{address} did not answer with its health")
+            except PolonaiseError as error:
+                return error
+
+        return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
 
     def clock_ahead_s(self) -> float | None:
         """Return how far this machine's clock is ahead of a server's, in seconds; None before it was measured. A

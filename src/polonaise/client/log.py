@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVarTuple
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Self, TypeVarTuple
 from uuid import UUID
 
-from polonaise.client.connected import Partitioner
+from polonaise.client.appends import PartitionAppends
+from polonaise.client.batchreader import BatchReader, TransactionReader
+from polonaise.client.clientparts import ClientParts, Lifetime
 from polonaise.client.discovery import Discovery
 from polonaise.client.lease import Lease, checked_lease
 from polonaise.client.mounting import Form
 from polonaise.client.once import once_view, run_once
-from polonaise.client.options import check_options
+from polonaise.client.options import Serializer, check_options
+from polonaise.client.partitions import Choices, Partitioner, UsedPartitions, find_partitions
 from polonaise.client.producer import Producer, open_producer
-from polonaise.client.protocol.arguments import checked_id, checked_key, checked_seconds, wrong
+from polonaise.client.protocol.arguments import checked_id, checked_key, checked_seconds, microseconds, wrong
 from polonaise.client.protocol.draft import (
     Change,
     Draft,
@@ -29,18 +34,20 @@ from polonaise.client.protocol.draft import (
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
-from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt
+from polonaise.client.requests import Requests
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View
-from polonaise.client.waiting import check_loop, deadline_in, result_of
+from polonaise.client.view import RunView, View, close_view
+from polonaise.client.waiting import check_loop, deadline_in, first_results_of, is_inherited, results_of
 from polonaise.client.workergroup import WorkerGroup, checked_group
 from polonaise.client.workerprogress import Handler, WorkedView
-from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
+from polonaise.coordination.topics import log_key_of
+from polonaise.errors import BadOption, Closed, DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
-from polonaise.host.unawaited import retrieve
-from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
+from polonaise.redaction import redacted_text
+from polonaise.terms import BodyForm, ClientId, PartitionId, Transaction, TransactionId
+from polonaise.topics import ClusterTopics
 from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 
@@ -50,17 +57,7 @@ _NONE: Final = 0
 """The default of `copies` and `zones`."""
 
 
-class Serializer(Protocol):
-    """Converts the application's values into transaction bodies, and back."""
-
-    def encode(self, value: Any) -> bytes:
-        """Return the body of a transaction that carries this value."""
-
-    def decode(self, data: bytes) -> Any:
-        """Return the value from which `encode` made this body."""
-
-
-class Log(ReadableLog):
+class Log:
     """One client of a cluster's log: appends, runs transaction contexts, keeps a view, and reads.
 
     `polonaise.connect` makes one. Use it as an asynchronous context manager, or call `start` and `close`, and only in
@@ -118,24 +115,252 @@ class Log(ReadableLog):
             bodies=bodies, wants=wants, header_filter=header_filter,
         )  # fmt: skip
         mask, value = header_filter or (0, 0)
-        super().__init__(
-            host,
-            discovery,
-            view=view,
-            settings=settings or ClientSettings(),
-            partitioner=partitioner,
-            partitions=partitions,
-            # As they travel: unsigned, while the headers that they are compared with may be negative.
-            form=Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF),
-            wants=wants,
-            topic=topic,
-        )
+        self._discovery = discovery
+        self._settings = settings or ClientSettings()
+        # As they travel: unsigned, while the headers that they are compared with may be negative.
+        form = Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF)
+        self._choices = Choices(topic, partitioner, view, partitions, form, wants)
         self._encode = None if serializer is None else serializer.encode
         self._running = Running(host, self._settings, self._encode)
         self._submissions = 0
-        self._leases = 0
+        self._submitted: dict[int, asyncio.Task[Receipt]] = {}
+        """The tasks of unfinished submissions, by number."""
+        self._life = life = Lifetime()
+        self._find_partitions = partial(
+            find_partitions, host, discovery, self._settings, self._encode, self._choices, life
+        )
+        self._partitions: UsedPartitions | None = None
+        """The partitions, with the parts that they share; None until the client has started."""
+        self.topic = topic
+        """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
+        self.whereabouts: Callable[[], str] = lambda: ""
+        """Returns which process serves the log, for messages, or empty. Set by the code that opens the log."""
         self.serializer = serializer
         """The serializer that the log was connected with; None without one."""
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def client_id(self) -> ClientId:
+        """This client's id, unique in the cluster; 0 while its coordinator has given it none. Only what appends, leases
+        and views need it."""
+        return 0 if self._partitions is None else self._partitions.parts.identity.client_id
+
+    @property
+    def cluster_key(self) -> bytes:
+        """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
+        return b"" if self._partitions is None else self._partitions.parts.cluster_key
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions of the topic, which may grow, or of the log's own; 0 before `start`."""
+        return 0 if self._partitions is None else self._partitions.count
+
+    @property
+    def log_key(self) -> bytes:
+        """A key, 16 bytes, that no other log or topic has: the cluster's key, or for a topic one made of that and the
+        name. What is kept from the log elsewhere, such as a view's marks, carries it."""
+        return log_key_of(self.cluster_key, self.topic)
+
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind. None until
+        it was measured: a second or two after a server was first asked, and always with servers before version 0.2."""
+        return None if self._partitions is None else self._partitions.parts.links.clock_ahead_s()
+
+    async def start(self) -> None:
+        """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
+
+        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). If the coordinator
+        can give no id, as on a full disk, this client reads, and what it appends waits until it has one.
+
+        Raises what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`,
+        `servers_unavailable` and `UnknownTopic`; `UnknownPartition` for `partitions` that there are not, `Closed` after
+        `close`, and `BadOption` if the client was started before.
+        """
+        self._life.check_open()
+        if self._partitions is not None:
+            raise BadOption("this client was started before: `async with` starts it, and no further call is needed")
+        self._partitions = await self._find_partitions(lambda: self.whereabouts())
+        await self._partitions.start()
+
+    async def close(self) -> None:
+        """Close the client, its tasks, submissions, connections and view. Every pending append is settled: as
+        `AppendUnknown` if it was sent, as `Closed` if it was not. A second call does nothing."""
+        if self._life.closed:
+            return
+        self._life.closed = True
+        if self._partitions is not None:
+            if is_inherited(self._partitions.parts.loop):
+                return  # in a forked child, which ends: all that there is to be closed is its parent's
+            await self._partitions.close(self._submitted.values())
+        # Last: until its tasks have ended, one of them may be within the view.
+        if self._choices.view is not None:
+            await close_view(self._choices.view)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop every partition, those to come included: this client can't be trusted any more. Called for a mistake of
+        this library's own, and when this process can host its embedded log no more."""
+        if self._life.closed or self._life.failure is not None:
+            return
+        if not isinstance(error, PolonaiseError):
+            error = PolonaiseError(f"the client failed: {redacted_text(error, repr)}")
+        self._life.failure = error
+        if self._partitions is not None:  # else it has not begun with anything
+            self._partitions.fail(error)
+
+    @property
+    def failure(self) -> PolonaiseError | None:
+        """Why this client failed, and stopped all its work for good; None if it has not. A new one may work."""
+        return self._life.failure
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _started(self) -> UsedPartitions:
+        """Return what the client works with, also when it is closed. Raises `Closed` before `start`."""
+        if self._partitions is None:
+            self._life.check_open()
+            raise Closed("this client was not started: use `async with`, or `await log.start()`")
+        return self._partitions
+
+    def _open(self) -> ClientParts:
+        """Return what the client works with. Raises `Closed` before `start` and after `close`."""
+        self._life.check_open()
+        return self._started().parts
+
+    def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
+        return self._started().appends_of(partition, given)
+
+    def _answer_s(self, timeout: float | None) -> float:
+        seconds = checked_seconds("timeout", timeout)
+        return self._settings.answer_s_max if seconds is None else seconds
+
+    def _asked(self, partition: PartitionId | None, timeout: float | None) -> tuple[Requests, PartitionId, float]:
+        """Return by what a partition's owner is asked, the partition's number, and for how many seconds."""
+        partitions = self._started()
+        return partitions.parts.requests, partitions.usable(partition), self._answer_s(timeout)
+
+    # ------------------------------------------------------------------ the cluster
+
+    async def cluster_topics(self) -> ClusterTopics:
+        """Return the partitions of the whole cluster, its own ones and its topics'. Raises `CoordinatorUnavailable`,
+        `servers_unavailable`, `Closed`."""
+        self._open()
+        return await self._discovery.topics()
+
+    async def servers_health(self) -> dict[str, dict[str, Any] | PolonaiseError]:
+        """Return the health report of each server, or why there is none, by address.
+
+        Of a cluster that is found by servers, those in its address and the owners.
+
+        Raises `CoordinatorUnavailable`, `servers_unavailable`, `Closed`.
+        """
+        parts = self._open()
+        return await parts.links.health_of(await parts.routes.server_addresses())
+
+    def id_of(self, partition: PartitionId) -> PartitionId:
+        """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`,
+        `BadOption`, `Closed`, and as `check_loop`."""
+        partitions = self._started()
+        return partitions.parts.routes.id_of(partitions.known(partition))
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> TransactionReader:
+        """Read the application's transactions with ids above `after`, in order.
+
+        ::
+
+            async for tx in log.read(partition=0, after=-1):
+                print(tx.id, tx.data)
+
+        Ends at id `until` (inclusive), or at the committed high-water mark of when the reading began, whichever is
+        lower. With `follow` it waits for more transactions instead, and ends only at `until`, if at all. The library's
+        own transactions are left out.
+
+        With an `after` beyond the log's end the reading ends at once, or with `follow` waits until the log has grown
+        past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position above
+        that is of another log, or the log was restored to an earlier state. Views and worker groups do so, and raise
+        `ClientAhead`.
+
+        Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather than yield what is not
+        the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments, and `DeadlineExceeded`
+        when the owner does not answer, or has nothing that it should have, for `timeout` seconds (default
+        `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer; the reading can be
+        continued then.
+        """
+        reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
+        return TransactionReader(reader, after, until)
+
+    def read_batches(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        with_data: bool = True,
+        timeout: float | None = None,
+    ) -> BatchReader:
+        """Read whole batches: like `read`, but much faster for code that works on a batch's columns.
+
+        The first batch may begin at or below `after`, and the last one may end above `until`. With `with_data=False`
+        they come without bodies, whose CRCs can't be checked then. They hold the library's own transactions too, whose
+        generation is below 0; `Batch.transactions` leaves them out.
+        """
+        checked_id("after", after)
+        if until is not None:
+            checked_id("until", until)
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        return BatchReader(
+            requests, self._settings, usable,
+            after=after, until=until, follow=follow, with_data=with_data, timeout=timeout_s,
+        )  # fmt: skip
+
+    def read_time(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        since: int | datetime,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> TransactionReader:
+        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`. `since` is
+        microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else."""
+        since_us, (requests, usable, timeout_s) = microseconds(since), self._asked(partition, timeout)
+        reader = BatchReader(requests, self._settings, usable, follow=follow, since_us=since_us, timeout=timeout_s)
+        return TransactionReader(reader, -1, None, since_us)
+
+    async def transaction(
+        self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> Transaction:
+        """Return one transaction by its id, its bytes checked.
+
+        Raises `BadOption` for an invalid id; `BeyondLog` when it is not committed, as far as the server knows;
+        `OwnTransaction` for one that the library used for itself, such as to open a producer; `HistoryTrimmed` as
+        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
+        """
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        checked_id("id", id, 0, "a transaction's id is an integer from 0 to 2**63 - 1")
+        return await requests.transaction(usable, id, timeout_s)
 
     # ------------------------------------------------------------------ contexts
 
@@ -236,15 +461,15 @@ class Log(ReadableLog):
         what became of the append.
         """
         self._check_run(context, timeout)
-        view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
+        view, text, digest = once_view(self._choices.view), checked_once_key(key), digest_of_request(request)
         appends = self._appends_of(partition, args)
-        return await run_once(self._running, view, self._requests, appends, text, digest, context, args, timeout)
+        requests = self._started().parts.requests
+        return await run_once(self._running, view, requests, appends, text, digest, context, args, timeout)
 
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
             raise wrong("context", context, "a function or coroutine function, not called: run(context, *args)")
-        self._check_open()
-        check_loop(self._loop)
+        check_loop(self._open().loop)
         checked_seconds("timeout", timeout)
 
     # ------------------------------------------------------------------ single appends
@@ -336,7 +561,7 @@ class Log(ReadableLog):
         """Wait until the partition is mounted and has room for another append. Raises `DeadlineExceeded` after
         `timeout` seconds, and the error that stopped the partition, such as `ClientAhead`."""
         appends = self._appends_of(partition)
-        deadline_s = deadline_in(timeout, self._loop)
+        deadline_s = deadline_in(timeout, appends.loop)
         try:
             await appends.admission.wait(deadline_s)
         except TimeoutError:
@@ -351,7 +576,7 @@ class Log(ReadableLog):
         seconds, and the error that stopped the partition.
         """
         appends = self._appends_of(partition)
-        deadline_s = deadline_in(timeout, self._loop)
+        deadline_s = deadline_in(timeout, appends.loop)
         try:
             return await appends.flush(deadline_s)
         except TimeoutError:
@@ -372,10 +597,9 @@ class Log(ReadableLog):
         Raises `BadOption` for an invalid name, `RegistersFull`, and `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
-        self._check_open()
-        check_loop(self._loop)
-        appends, timeout_s = self._appends_of(partition), self._answer_s(timeout)
-        return await open_producer(name, appends, self._requests, self._host, self._encode, self._settings, timeout_s)
+        parts = self._open()
+        check_loop(parts.loop)
+        return await open_producer(name, parts, self._appends_of(partition), self._answer_s(timeout))
 
     # ------------------------------------------------------------------ leases
 
@@ -392,11 +616,9 @@ class Log(ReadableLog):
         of a holder; the same for all that ask for the name. `note` is for whoever lists the leases. Raises `BadOption`,
         `UnknownPartition`, `Closed`.
         """
-        checked = checked_lease(name, duration_s, note)
-        return Lease(
-            self._host, self._requests, self._usable(partition), *checked, self._next_holder(),
-            self._lease_keepers, lambda: self.failure,
-        )  # fmt: skip
+        checked, partitions = checked_lease(name, duration_s, note), self._started()
+        usable, parts = partitions.usable(partition), partitions.parts
+        return Lease(parts, usable, *checked, parts.identity.next_holder())
 
     async def list_leases(
         self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
@@ -405,8 +627,8 @@ class Log(ReadableLog):
         `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`)."""
         if not isinstance(prefix, str):
             raise wrong("prefix", prefix, "a lease's name is text")
-        readable, timeout_s = self._usable(partition), self._answer_s(timeout)
-        _, listed = await self._requests.hold_leases(readable, 0, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        _, listed = await requests.hold_leases(usable, 0, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
         return listed
 
     def group(
@@ -427,18 +649,12 @@ class Log(ReadableLog):
         `BadOption`, `Closed`.
         """
         checked_group(name, view, handler, lease_s, progress_s_max)
-        self._check_open()
-        check_loop(self._loop)
+        parts = self._open()
+        check_loop(parts.loop)
         return WorkerGroup(
-            self, name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max,
-            holder=self._next_holder(),
+            self._started(), name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max,
+            holder=parts.identity.next_holder(),
         )  # fmt: skip
-
-    def _next_holder(self) -> int:
-        """Return a number by which owners know one who holds leases, which no other one has."""
-        client_id = self._own_id()
-        self._leases += 1
-        return client_id << 32 | (self._numbered_above + self._leases) % 2**32
 
     # ------------------------------------------------------------------ marks
 
@@ -454,7 +670,7 @@ class Log(ReadableLog):
         error that stopped the partition."""
         appends = self._appends_of(partition)
         checked_id("id", id)
-        deadline_s = deadline_in(timeout, self._loop)
+        deadline_s = deadline_in(timeout, appends.loop)
         try:
             await appends.mark.wait(id, deadline_s)
         except TimeoutError:
@@ -467,7 +683,8 @@ class Log(ReadableLog):
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """Return the partition's committed high-water mark; -1 for an empty partition. Proved by the owner after the
         request arrived. Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`)."""
-        return await self._requests.high_water_mark(self._usable(partition), self._answer_s(timeout))
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        return await requests.high_water_mark(usable, timeout_s)
 
     async def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
@@ -475,14 +692,7 @@ class Log(ReadableLog):
         """Return the committed high-water marks of several partitions, requested at the same time. Raises what
         `high_water_mark` raises, for the first partition that fails."""
         named = list(partitions)
-        tasks = [asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout)) for partition in named]
-        try:
-            if tasks:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            failed = [task for task in tasks if task.done() and (task.cancelled() or task.exception() is not None)]
-            marks = [result_of(task) for task in (failed or tasks)]
-        finally:
-            _give_up(tasks)
+        marks = await results_of([self.high_water_mark(partition, timeout=timeout) for partition in named])
         return dict(zip(named, marks, strict=True))
 
     async def wait_committed(
@@ -499,15 +709,9 @@ class Log(ReadableLog):
         wait_s = checked_seconds("timeout", timeout) or 0.0
         if not above:
             return {}
-        tasks = {
-            asyncio.ensure_future(self._committed_above(partition, after, wait_s)): partition
-            for partition, after in above.items()
-        }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            marks = {tasks[task]: result_of(task) for task in done}
-        finally:
-            _give_up(tasks)
+        marks = await first_results_of(
+            {partition: self._committed_above(partition, after, wait_s) for partition, after in above.items()}
+        )
         return {partition: mark for partition, mark in marks.items() if mark > above[partition]}
 
     async def _committed_above(self, partition: PartitionId, after: TransactionId, wait_s: float) -> TransactionId:
@@ -516,8 +720,8 @@ class Log(ReadableLog):
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
         timeout = wait_s + self._settings.answer_s_max
-        answer = await self._requests.ask(self._usable(partition), request, Batches, timeout, wait_s=wait_s)
-        return answer.committed
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        return (await requests.ask(usable, request, Batches, timeout_s, wait_s=wait_s)).committed
 
     async def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
@@ -527,7 +731,8 @@ class Log(ReadableLog):
         Proved by the owner after the request arrived. Raises `BadOption` for an invalid key, and `DeadlineExceeded`
         after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        return await self._requests.register(self._usable(partition), checked_key(key), self._answer_s(timeout))
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        return await requests.register(usable, checked_key(key), timeout_s)
 
     async def list_registers(
         self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
@@ -540,8 +745,8 @@ class Log(ReadableLog):
         worker groups'. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over
         all pages (default `ClientSettings.answer_s_max`).
         """
-        readable, checked = self._usable(partition), checked_key(prefix)
-        return await self._requests.registers(readable, checked, self._answer_s(timeout))
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        return await requests.registers(usable, checked_key(prefix), timeout_s)
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """Return the health report of the server that owns the partition: a parsed JSON document.
@@ -549,7 +754,8 @@ class Log(ReadableLog):
         Its field `client` has this client's `clock_ahead_s`. Raises `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
-        answer = await self._requests.ask(self._usable(partition), Health(), HealthIs, self._answer_s(timeout))
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        answer = await requests.ask(usable, Health(), HealthIs, timeout_s)
         document = json.loads(answer.document)
         if isinstance(document, dict):
             document["client"] = {"clock_ahead_s": self.clock_ahead_s}
@@ -566,8 +772,8 @@ class Log(ReadableLog):
         another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after `timeout` seconds
         (default `ClientSettings.answer_s_max`).
         """
-        request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
-        answer = await self._requests.ask(self._usable(partition), request, LogTrimmed, timeout_s)
+        requests, usable, timeout_s = self._asked(partition, timeout)
+        answer = await requests.ask(usable, TrimLog(before, fragments), LogTrimmed, timeout_s)
         return answer.first, bool(answer.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
@@ -576,7 +782,7 @@ class Log(ReadableLog):
         None if nothing is known, or the partition was never used. When disks are full or a quorum is missing, the error
         names the storage nodes. A view that has been applying the same for 5 s counts as trouble, too.
         """
-        used = self._partitions.get(partition)
+        used = None if self._partitions is None else self._partitions.used.get(partition)
         if used is None:
             return None
         appends = used.appends
@@ -587,8 +793,6 @@ class Log(ReadableLog):
         return tx.data if self.serializer is None else self.serializer.decode(tx.data)
 
 
-def _give_up(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel these tasks; mark the errors of those that are done as seen."""
-    for task in tasks:
-        task.cancel()
-        task.add_done_callback(retrieve)
+def partitions_of(log: Log) -> UsedPartitions:
+    """Return what a client works with, for other parts of the library. Raises `Closed` before `start`."""
+    return log._started()

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from polonaise.client.appends import PartitionAppends
-from polonaise.client.links import Links, Stream
+from polonaise.client.clientparts import ClientParts
+from polonaise.client.links import Stream
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import MountVerdict, Subscription, ahead_of_log
-from polonaise.client.routes import Routes
-from polonaise.client.settings import PATIENCES, ClientSettings
+from polonaise.client.settings import PATIENCES
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
@@ -48,10 +47,9 @@ from polonaise.errors import (
     fault,
     fresh,
 )
-from polonaise.host import Host
 from polonaise.link.protocol.peertext import fault_in
 from polonaise.log.batch import Batch
-from polonaise.terms import BodyForm, ClientId, FailureReason, Generation, MountState, TransactionId
+from polonaise.terms import BodyForm, FailureReason, Generation, MountState, TransactionId
 from polonaise.wire.appends import decode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount, Mounted, Refused, Unmount
@@ -135,29 +133,18 @@ class Mounting:
     an answer settles everything that the feed before it did not bring. Those of a mount that is over are ignored: the
     next one settles what they would have said."""
 
-    def __init__(
-        self,
-        host: Host,
-        appends: PartitionAppends,
-        taker: FeedTaker,
-        routes: Routes,
-        links: Links,
-        settings: ClientSettings,
-        identified: asyncio.Future[None],
-        own_id: Callable[[], ClientId],
-    ) -> None:
-        """Begin with `keep_mounted`. `identified` is done once the client has its id; `own_id` raises why not."""
-        self._host = host
-        self._identified = identified
-        self._own_id = own_id
+    def __init__(self, parts: ClientParts, appends: PartitionAppends, taker: FeedTaker) -> None:
+        """Begin with `keep_mounted`."""
+        self._host = parts.host
+        self._identity = parts.identity
         self._loop = appends.loop
         self._partition = appends.partition
         self._id = appends.id
         self._appends = appends
         self._taker = taker
-        self._routes = routes
-        self._links = links
-        self._settings = settings
+        self._routes = parts.routes
+        self._links = parts.links
+        self._settings = parts.settings
         self._subscription = Subscription(-1)
         self._attempt: _Attempt | None = None
         self._stream: Stream | None = None
@@ -168,7 +155,7 @@ class Mounting:
         """Bytes of credit that are not given back to the server yet."""
         self._begun = False
         self._was_ready = False
-        self._patience_s = settings.mount_s_max
+        self._patience_s = parts.settings.mount_s_max
         """The seconds for which the next mount may be silent."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
@@ -176,7 +163,7 @@ class Mounting:
     async def keep_mounted(self) -> None:
         """Mount the partition, again and again until it stops; run as a task."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
-        if not self._identified.done():
+        if not self._identity.identified.done():
             await self._wait_for_an_id()
         # The mark comes first, and once: a mount says from where it is to be fed. Later mounts go on where the last
         # one stopped.
@@ -201,10 +188,10 @@ class Mounting:
 
     async def _wait_for_an_id(self) -> None:
         try:
-            self._own_id()
+            self._identity.own_id()
         except PolonaiseError as error:
             self._note(error)
-        await asyncio.shield(self._identified)
+        await asyncio.shield(self._identity.identified)
 
     def _is_hopeless(self, error: PolonaiseError) -> bool:
         """Whether mounting again makes no sense. Where TLS was spoken once, a refused certificate is replaced
@@ -213,7 +200,7 @@ class Mounting:
 
     def _waits_for(self) -> str:
         owner = self._routes.known(self._partition)
-        if not self._identified.done():
+        if not self._identity.identified.done():
             return "an id of this client, which the coordinator could not give yet"
         if not self._begun and self._taker.begins_by:
             return self._taker.begins_by

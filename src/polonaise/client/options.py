@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.settings import ClientSettings
@@ -13,6 +13,16 @@ from polonaise.terms import BodyForm
 _VIEW = ("high_water_mark", "apply", "failed")
 _RUN_VIEW = ("high_water_mark", "apply_run", "failed")
 _SERIALIZER = ("encode", "decode")
+
+
+class Serializer(Protocol):
+    """Converts the application's values into transaction bodies, and back."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return the body of a transaction that carries this value."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value from which `encode` made this body."""
 
 
 def check_options(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from polonaise.client.partitions import UsedPartitions
 from polonaise.client.protocol.draft import Change, Expectation, operations
+from polonaise.client.protocol.group import Group
+from polonaise.client.receipt import Receipt
 from polonaise.terms import ChangeKind, OwnKind, PartitionId
 from polonaise.wire.appends import CHANGE
-
-if TYPE_CHECKING:
-    from polonaise.client.connected import Connected
-    from polonaise.client.protocol.group import Group
-    from polonaise.client.receipt import Receipt
 
 _OWN: Final = (CHANGE + ChangeKind.OWN, b"", b"")
 
 
 def append_own(
-    log: Connected,
+    partitions: UsedPartitions,
     partition: PartitionId,
     kind: OwnKind,
     *,
@@ -26,12 +24,12 @@ def append_own(
     changes: Iterable[Change] = (),
 ) -> Receipt:
     """Append an own transaction, whose header is `kind` and which changes registers; otherwise as `Log.append`."""
-    appends = log._appends_of(partition)
+    appends = partitions.appends_of(partition)
     return appends.append(b"", int(kind), None, b"", [*operations(expectations, changes, own=True), _OWN])
 
 
 def append_group_own(
-    log: Connected,
+    partitions: UsedPartitions,
     partition: PartitionId,
     group: Group,
     *,
@@ -39,6 +37,6 @@ def append_group_own(
     changes: Iterable[Change] = (),
 ) -> Receipt:
     """Append an application's transactions with changes of the library's registers; otherwise as `Log.append_group`."""
-    appends = log._appends_of(partition)
-    group.check(log._settings.limits)
+    appends = partitions.appends_of(partition)
+    group.check(partitions.parts.settings.limits)
     return appends.append_group(group, None, operations(expectations, changes, own=True))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from polonaise.client.appends import PartitionAppends
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.protocol.arguments import checked_id, checked_seconds, encoded, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Expectation, checked_body, checked_header, joined, operations
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.requests import Requests
-from polonaise.client.settings import ClientSettings
 from polonaise.errors import (
     AppendUnknown,
     BadOption,
@@ -23,7 +22,6 @@ from polonaise.errors import (
     ProducerSequence,
     Retry,
 )
-from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.producers import IDS_KEPT, KEY_PREFIX, OPEN, Produced, pack_request
 from polonaise.terms import ChangeKind, TransactionId
@@ -47,14 +45,7 @@ class Producer:
     """
 
     def __init__(
-        self,
-        name: str,
-        key: bytes,
-        produced: Produced,
-        appends: PartitionAppends,
-        host: Host,
-        encode: Callable[[Any], bytes] | None,
-        settings: ClientSettings,
+        self, name: str, key: bytes, produced: Produced, parts: ClientParts, appends: PartitionAppends
     ) -> None:
         self.name = name
         """The producer's name."""
@@ -64,9 +55,9 @@ class Producer:
         """The highest number that this producer knows to be in the log; -1 for none."""
         self._key = key
         self._appends = appends
-        self._host = host
-        self._encode = encode
-        self._settings = settings
+        self._host = parts.host
+        self._encode = parts.encode
+        self._settings = parts.settings
         self._slots = asyncio.Semaphore(IDS_KEPT)
         self._under_way: dict[int, asyncio.Future[None]] = {}
 
@@ -136,15 +127,7 @@ class Producer:
             return receipt.id
 
 
-async def open_producer(
-    name: str,
-    appends: PartitionAppends,
-    requests: Requests,
-    host: Host,
-    encode: Callable[[Any], bytes] | None,
-    settings: ClientSettings,
-    timeout: float,
-) -> Producer:
+async def open_producer(name: str, parts: ClientParts, appends: PartitionAppends, timeout: float) -> Producer:
     if not isinstance(name, str):
         raise wrong("name", name, "a producer's name is text")
     key = KEY_PREFIX + encoded("name", name)
@@ -153,11 +136,12 @@ async def open_producer(
             f"a producer's name of {len(key) - len(KEY_PREFIX)} bytes; "
             f"it has to have 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)}"
         )
+    settings = parts.settings
     backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
     try:
         async with asyncio.timeout(timeout):
             while True:
-                register = await requests.register(appends.partition, key, timeout)
+                register = await parts.requests.register(appends.partition, key, timeout)
                 produced = Produced() if register is None else Produced.parse(register)
                 try:
                     await _open(key, register, produced, appends)
@@ -168,8 +152,8 @@ async def open_producer(
                         raise
                 else:
                     opened = produced.opened(produced.epoch + 1)
-                    return Producer(name, key, opened, appends, host, encode, settings)
-                await asyncio.sleep(backoff.pause_s(host.random.random()))
+                    return Producer(name, key, opened, parts, appends)
+                await asyncio.sleep(backoff.pause_s(parts.host.random.random()))
     except TimeoutError:
         raise DeadlineExceeded(
             f"producer {name!r} could not be opened within {timeout:g} s: {appends.why_it_waits()}"

@@ -12,11 +12,12 @@ from polonaise.client.links import Links, check_knows
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.routes import Routes
 from polonaise.client.settings import PATIENCES, ClientSettings
-from polonaise.errors import BeyondLog, DeadlineExceeded, PolonaiseError, ProtocolError, Retry
+from polonaise.errors import BeyondLog, DeadlineExceeded, OwnTransaction, PolonaiseError, ProtocolError, Retry
 from polonaise.host import Host
+from polonaise.log.batch import Batch
 from polonaise.log.registers import after, sets_of
 from polonaise.patience import SyncPatience
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import COPIES_VERSION, CopiesProved, Needs, ProveCopies
 from polonaise.wire.leases import (
@@ -35,10 +36,12 @@ from polonaise.wire.leases import (
 )
 from polonaise.wire.messages import (
     PROTOCOL_VERSION_MIN,
+    Batches,
     GetRegister,
     HighWaterMark,
     HighWaterMarkIs,
     ListRegisters,
+    Read,
     RegisterIs,
     RegistersListed,
 )
@@ -183,6 +186,22 @@ class Requests:
     async def release_leases(self, partition: PartitionId, holder: int, names: Sequence[str], timeout: float) -> None:
         request = ReleaseLeases(holder, encode_names(names))
         await self.ask(partition, request, LeasesReleased, timeout, version=LEASES_VERSION)
+
+    async def transaction(self, partition: PartitionId, id: TransactionId, timeout: float) -> Transaction:
+        """Return one transaction, its bytes checked. Raises as `ask`, and `OwnTransaction`."""
+        request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
+        answer = await self.ask(partition, request, Batches, timeout)
+        batch = Batch.parse(answer.payload[0]) if answer.payload else None
+        if batch is not None and batch.partition == self.id_of(partition) and batch.first <= id <= batch.last:
+            batch.partition = partition
+            tx = next(batch.transactions(id - 1, own=True))
+            if tx.own:
+                raise OwnTransaction(
+                    f"transaction {id} of partition {partition} is the library's own, and no application's: "
+                    "log.read passes over such transactions, and `polonaise segment dump` shows them"
+                )
+            return tx
+        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log, or not committed yet")
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """Return a register's value, proved by the owner after the request arrived; None if it is absent."""

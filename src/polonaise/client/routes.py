@@ -12,7 +12,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
-from polonaise.errors import CoordinatorDamaged, NotOwner, PolonaiseError, fresh
+from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, NotOwner, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import PartitionId
 
@@ -42,7 +42,7 @@ class Routes:
         returns what is known of the process that serves the log, for messages."""
         self._topic = topic
         self.grown: Callable[[int], None] = lambda count: None
-        """Called with the number of the topic's partitions when it has risen; set by `Connected`."""
+        """Called with the number of the topic's partitions when it has risen; set by `UsedPartitions`."""
         self._host = host
         self._whereabouts = whereabouts
         self._discovery = discovery
@@ -65,6 +65,15 @@ class Routes:
         if self._topic is not None:
             tasks.append(self._host.spawn(self._follow_topic(self._topic), "client: watch the topic"))
         return tasks
+
+    async def server_addresses(self) -> list[str]:
+        """Return the addresses of the servers that are known. Raises `CoordinatorUnavailable`."""
+        seconds = self._settings.coordinator_s_max
+        try:
+            async with asyncio.timeout(seconds):
+                return sorted(await self._discovery.server_addresses())
+        except TimeoutError:
+            raise CoordinatorUnavailable(f"the coordinator did not tell of servers within {seconds:g} s") from None
 
     def stop(self, error: PolonaiseError) -> None:
         self._stopped = error

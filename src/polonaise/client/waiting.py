@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary, WeakSet
 from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.errors import Closed, ConnectionLost, Forked, PolonaiseError, fault, fresh
 from polonaise.host.forks import keep_apart
+from polonaise.host.unawaited import retrieve
 from polonaise.terms import TransactionId
 
+K = TypeVar("K")
 T = TypeVar("T")
-
 
 _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
 """The process that each client's event loop runs in: after a fork the child has the loops, which do not run there."""
@@ -141,6 +142,35 @@ def result_of(task: asyncio.Future[T]) -> T:
     if task.cancelled():
         raise ConnectionLost("the application has cancelled a request, as by cancelling all tasks of its event loop")
     return task.result()
+
+
+async def results_of(doing: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do all of this at the same time, and return the results in order. Raises the first failure, and ends the rest."""
+    tasks = [asyncio.ensure_future(each) for each in doing]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [task for task in tasks if task.done() and (task.cancelled() or task.exception() is not None)]
+        return [result_of(task) for task in (failed or tasks)]
+    finally:
+        _give_up(tasks)
+
+
+async def first_results_of(doing: Mapping[K, Coroutine[Any, Any, T]]) -> dict[K, T]:
+    """Do all of this at the same time until some of it is done; return the results of that, and end the rest."""
+    tasks = {asyncio.ensure_future(each): key for key, each in doing.items()}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return {tasks[task]: result_of(task) for task in done}
+    finally:
+        _give_up(tasks)
+
+
+def _give_up(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel these tasks; mark the errors of those that are done as seen."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(retrieve)
 
 
 class Applying(NamedTuple):

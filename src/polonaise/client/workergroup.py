@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, Self, cast
 
+from polonaise.client.partitions import UsedPartitions
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.groupleases import (
     GROUP_LEASES,
@@ -22,7 +23,6 @@ from polonaise.client.protocol.groupleases import (
     told_groups,
     total_lag,
 )
-from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log, watch_view
 from polonaise.client.waiting import check_loop, end, forked, is_inherited, own_loop
 from polonaise.client.workerpartition import PartitionWork
@@ -74,7 +74,7 @@ class WorkerGroup:
 
     def __init__(
         self,
-        log: ReadableLog,
+        partitions: UsedPartitions,
         name: str,
         *,
         view: WorkedView | None,
@@ -87,7 +87,8 @@ class WorkerGroup:
         """The group's name."""
         self.member = holder
         """This member's number, which no other member has."""
-        self._client = log
+        self._log_partitions = partitions
+        self._parts = partitions.parts
         self._view = view
         self._handler = handler
         self._lease_s = lease_s
@@ -119,11 +120,11 @@ class WorkerGroup:
     async def __aenter__(self) -> Self:
         if self._tasks or self._over.done():
             raise BadOption("this group was joined before: get another one from the log")
-        if self._client.partition_count > PARTITIONS_MAX:
+        if self._log_partitions.count > PARTITIONS_MAX:
             raise BadOption(f"a group shares at most {PARTITIONS_MAX} partitions: spread them over several topics")
         if self._view is not None:
-            tell_log(cast(Any, self._view), self._client.log_key)
-        host = self._client._host
+            tell_log(cast(Any, self._view), self._parts.log_key)
+        host = self._parts.host
         self._tasks = [
             host.spawn(self._keep(), f"client: group {self.name}"),
             host.spawn(self._watch(), f"client: watch of group {self.name}"),
@@ -132,16 +133,16 @@ class WorkerGroup:
             watching = watch_view(partial(self._stepped_back, self._view), self._work)
             self._tasks.append(host.spawn(watching, f"client: watch of the view of group {self.name}"))
         for task in self._tasks:
-            self._client._lease_keepers.add(task)  # so that they end with the client
+            self._parts.life.lease_keepers.add(task)  # so that they end with the client
             task.add_done_callback(self._task_ended)
         return self
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._client._lease_keepers.discard(task)
+        self._parts.life.lease_keepers.discard(task)
         for work in self._work.values():
             work.give_up()
         if not self._over.done():  # both go on until the client is closed, or has failed; this task's host knows by now
-            self._over.set_result(self._client.failure or Closed("this client was closed"))
+            self._over.set_result(self._parts.life.failure or Closed("this client was closed"))
 
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
@@ -178,7 +179,7 @@ class WorkerGroup:
         if names:
             try:
                 left_s = max(0.1, self._lease_s - (self._now_s() - now_s))
-                await self._client._requests.release_leases(COORDINATING, self.member, names, min(left_s, 2.0))
+                await self._parts.requests.release_leases(COORDINATING, self.member, names, min(left_s, 2.0))
             except PolonaiseError as trouble:
                 _log.info("group %s: the leases of member %d run out: %s", self.name, self.member, trouble)
         if self._view is not None:
@@ -252,7 +253,7 @@ class WorkerGroup:
                 pass
 
     async def _look(self) -> None:
-        now_s, requests = self._now_s(), self._client._requests
+        now_s, requests = self._now_s(), self._parts.requests
         asked = [self._asked(member_lease(self.name, self.member), self._terms)]
         asked += [self._asked(partition_lease(self.name, work.partition), _note(work)) for work in self._work.values()]
         if not self._leaving:
@@ -301,7 +302,7 @@ class WorkerGroup:
         for partition in self._wanted:
             if partition not in self._work and self._holds(partition):
                 progress, holds = self._progress(partition), self._holder(partition)
-                work = PartitionWork(self._client, partition, progress, holds, self._progress_s_max)
+                work = PartitionWork(self._parts, partition, progress, holds, self._progress_s_max)
                 self._work[partition] = work
                 work.start()
                 assert work.task is not None
@@ -317,7 +318,7 @@ class WorkerGroup:
                     f"this one with {self._terms.decode()}: give all the same, or name the group otherwise"
                 )
         self._members = tuple(sorted(group.members))
-        count = self._client.partition_count
+        count = self._log_partitions.count
         held = {partition: worker.holder for partition, worker in group.workers.items() if partition < count}
         move = next_move(count, self._members, held, self.member)
         # What this member was granted by an answer that was lost, or could not release: it has them, and does not know.
@@ -336,7 +337,7 @@ class WorkerGroup:
             for partition, name in zip(over, names, strict=True):
                 self._work.pop(partition, None)
                 self._tenures.pop(name, None)
-            await self._client._requests.release_leases(COORDINATING, self.member, names, self._lease_s / 2)
+            await self._parts.requests.release_leases(COORDINATING, self.member, names, self._lease_s / 2)
 
     # ------------------------------------------------------------------ work
 
@@ -351,7 +352,7 @@ class WorkerGroup:
         if self._view is not None:
             return ViewProgress(self._view, partition, self.name, self._groups_present)
         assert self._handler is not None
-        return HandlerProgress(self._client, self.name, partition, self._handler)
+        return HandlerProgress(self._log_partitions, self.name, partition, self._handler)
 
     async def _watch(self) -> None:
         """Look after this member's partitions from outside of their tasks, each by itself, again and again."""
@@ -365,7 +366,7 @@ class WorkerGroup:
             while self._now_s() >= self._listed_until_s:
                 # The own lease is asked for as if anew: an owner that may not know yet who else is there says so.
                 asked = AskedLease(member_lease(self.name, self.member), self._terms)
-                (own,), listed = await self._client._requests.hold_leases(
+                (own,), listed = await self._parts.requests.hold_leases(
                     COORDINATING, self.member, self._lease_s, [asked], GROUP_LEASES, self._lease_s / 2
                 )
                 if own.answer is LeaseAnswer.TOO_EARLY:
@@ -381,7 +382,7 @@ class WorkerGroup:
         return await view.stepped_back({work.partition: work.progress.position for work in works})
 
     def _now_s(self) -> float:
-        return self._client._host.clock.monotonic_s()
+        return self._parts.host.clock.monotonic_s()
 
 
 def _note(work: PartitionWork) -> bytes:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.client.batchreader import BatchReader
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import ahead_of_log
-from polonaise.client.readable import ReadableLog
 from polonaise.client.waiting import end
 from polonaise.client.workerprogress import Progress
 from polonaise.errors import (
@@ -44,7 +44,7 @@ class PartitionWork:
 
     def __init__(
         self,
-        log: ReadableLog,
+        parts: ClientParts,
         partition: PartitionId,
         progress: Progress,
         holds: Callable[[], bool],
@@ -52,7 +52,7 @@ class PartitionWork:
     ) -> None:
         """Prepare the work; `holds()` says whether this worker has the partition's lease. A step that takes longer than
         `progress_s_max` seconds is told as trouble, and goes on."""
-        self._log = log
+        self._parts = parts
         self.partition = partition
         self.progress = progress
         self._holds = holds
@@ -83,7 +83,7 @@ class PartitionWork:
 
     def start(self) -> None:
         name = f"client: worker of partition {self.partition}"
-        self.task = self._log._host.spawn(self._run(), name)
+        self.task = self._parts.host.spawn(self._run(), name)
 
     def stop(self) -> None:
         """Let the work come to its end: after the transaction that is being handled, with its position saved."""
@@ -167,7 +167,7 @@ class PartitionWork:
 
     async def _ask_mark(self, within_s: float) -> None:
         try:
-            self.committed = await self._log._requests.high_water_mark(self.partition, within_s)
+            self.committed = await self._parts.requests.high_water_mark(self.partition, within_s)
         except PolonaiseError as error:
             self.committed = None
             self._unanswered = redacted(error, _TROUBLE_CHARACTERS)
@@ -192,7 +192,7 @@ class PartitionWork:
 
     async def _until_done(self, step: Callable[[], Any], *, once: bool = False) -> bool:
         """Do a step until it succeeds; return False if the work is to end first. Raises `WorkerFenced`."""
-        backoff = Backoff(self._log._settings.retry_s_min, _PAUSE_S_MAX)
+        backoff = Backoff(self._parts.settings.retry_s_min, _PAUSE_S_MAX)
         while self._holds():
             try:
                 with OrdinaryErrors("the handler or view"):
@@ -207,7 +207,7 @@ class PartitionWork:
                 return True
             if once:
                 return False
-            await self._wait(asyncio.sleep(backoff.pause_s(self._log._host.random.random())))
+            await self._wait(asyncio.sleep(backoff.pause_s(self._parts.host.random.random())))
             if self._stopping:
                 return False
         return False
@@ -233,7 +233,7 @@ class PartitionWork:
         """Raise `ClientAhead` if the log ends below the position, or did when that was seen first. A log that has grown
         past it since is another one: to go on would leave out what it has below."""
         position, known = self.progress.position, self._log_end
-        self.committed = await self._log._requests.high_water_mark(self.partition, None)
+        self.committed = await self._parts.requests.high_water_mark(self.partition, None)
         end = self.committed if known is None else min(known, self.committed)
         self._log_end = end if position > end else None
         if self._log_end is not None:
@@ -257,7 +257,11 @@ class PartitionWork:
             await self._take_over()
         if self.progress.unsaved:  # the attempt before this one has failed, and so may this one, for a long time
             await self._save()
-        reader = self._log.read_batches(self.partition, after=self.progress.position, follow=True)
+        requests, settings = self._parts.requests, self._parts.settings
+        reader = BatchReader(
+            requests, settings, self.partition,
+            after=self.progress.position, follow=True, timeout=settings.answer_s_max,
+        )  # fmt: skip
         try:
             while not self._stopping and self._holds() and self.state == "works":
                 batch = await self._next(reader)
@@ -285,7 +289,7 @@ class PartitionWork:
         return found[0] if found else None
 
     async def _handle(self, batch: Batch) -> None:
-        settings, progress = self._log._settings, self.progress
+        settings, progress = self._parts.settings, self.progress
         transactions = list(batch.transactions(progress.position, own=True))
         for start in range(0, len(transactions), settings.run_count_max):
             run = transactions[start : start + settings.run_count_max]
@@ -328,4 +332,4 @@ class PartitionWork:
             end(self.task)
 
     def _now_s(self) -> float:
-        return self._log._host.clock.monotonic_s()
+        return self._parts.host.clock.monotonic_s()

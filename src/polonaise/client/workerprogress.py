@@ -11,8 +11,8 @@ import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from polonaise.client.connected import Connected
 from polonaise.client.own import append_own
+from polonaise.client.partitions import UsedPartitions
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.view import gone_back, takes_nothing
@@ -138,8 +138,8 @@ class HandlerProgress:
 
     may_wait_for = ""
 
-    def __init__(self, log: Connected, group: str, partition: PartitionId, handler: Handler) -> None:
-        self._log = log
+    def __init__(self, partitions: UsedPartitions, group: str, partition: PartitionId, handler: Handler) -> None:
+        self._partitions = partitions
         self._key = register_of(group)
         self._partition = partition
         self._handler = handler
@@ -158,7 +158,7 @@ class HandlerProgress:
 
     async def take_over(self) -> None:
         epoch, position = await replace_kept(
-            self._log, self._partition, self._key, lambda epoch, position: (epoch + 1, position)
+            self._partitions, self._partition, self._key, lambda epoch, position: (epoch + 1, position)
         )
         self.epoch, self.position, self._saved = epoch, position, position
         self._kept = _KEPT.pack(epoch, position)
@@ -189,7 +189,7 @@ class HandlerProgress:
             position = self.position
             kept = _KEPT.pack(self.epoch, position)
             try:
-                self._saved_by = await _keep(self._log, self._partition, self._key, self._kept, kept)
+                self._saved_by = await _keep(self._partitions, self._partition, self._key, self._kept, kept)
             except (ExpectationFailed, AppendUnknown):
                 present = await self._present()
                 if present != kept:
@@ -203,7 +203,7 @@ class HandlerProgress:
 
     async def _present(self) -> bytes | None:
         """Return what the register holds. Raises `WorkerFenced` if it has another epoch than this worker's."""
-        present = await self._log._requests.register(self._partition, self._key, None)
+        present = await self._partitions.parts.requests.register(self._partition, self._key, None)
         if parse_kept(present)[0] != self.epoch:
             raise WorkerFenced(
                 f"partition {self._partition} was taken over from this worker, which had epoch {self.epoch}: it goes "
@@ -231,36 +231,37 @@ def parse_kept(value: bytes | None) -> tuple[int, TransactionId]:
 
 
 async def replace_kept(
-    log: Connected,
+    partitions: UsedPartitions,
     partition: PartitionId,
     key: bytes,
     change: Callable[[int, TransactionId], tuple[int, TransactionId]],
 ) -> tuple[int, TransactionId]:
     """Change epoch and position from what they are, however often others come in between; return the new ones."""
-    backoff = Backoff(log._settings.retry_s_min, log._settings.retry_s_max)
+    backoff = Backoff(partitions.parts.settings.retry_s_min, partitions.parts.settings.retry_s_max)
     while True:
-        before = await log._requests.register(partition, key, None)
+        before = await partitions.parts.requests.register(partition, key, None)
         after = change(*parse_kept(before))
         try:
-            await _keep(log, partition, key, before, _KEPT.pack(*after))
+            await _keep(partitions, partition, key, before, _KEPT.pack(*after))
         except ExpectationFailed:
             pass  # another one has changed them: read what they are
         except AppendUnknown:
-            if await log._requests.register(partition, key, None) == _KEPT.pack(*after):
+            if await partitions.parts.requests.register(partition, key, None) == _KEPT.pack(*after):
                 return after
         except PolonaiseError as error:
             if error.retry is Retry.NEVER:
                 raise
         else:
             return after
-        await asyncio.sleep(backoff.pause_s(log._host.random.random()))
+        await asyncio.sleep(backoff.pause_s(partitions.parts.host.random.random()))
 
 
 async def _keep(
-    log: Connected, partition: PartitionId, key: bytes, before: bytes | None, after: bytes
+    partitions: UsedPartitions, partition: PartitionId, key: bytes, before: bytes | None, after: bytes
 ) -> TransactionId:
     """Set the register to `after` by an own transaction, if it is `before`; return that transaction's id."""
     expected = Expectation.absent(key) if before is None else Expectation.equals(key, before)
-    await log._appends_of(partition).admission.wait(None)
-    receipt = append_own(log, partition, OwnKind.GROUP, expectations=[expected], changes=[Change.set(key, after)])
+    await partitions.appends_of(partition).admission.wait(None)
+    change = Change.set(key, after)
+    receipt = append_own(partitions, partition, OwnKind.GROUP, expectations=[expected], changes=[change])
     return (await receipt).id

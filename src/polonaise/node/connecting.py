@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from polonaise.client.applicationhost import ApplicationHost
-from polonaise.client.connected import Partitioner
 from polonaise.client.discovery import Discovery
-from polonaise.client.log import Log, Serializer
-from polonaise.client.options import check_options
+from polonaise.client.log import Log
+from polonaise.client.options import Serializer, check_options
+from polonaise.client.partitions import Partitioner
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.serverdiscovery import ServerDiscovery

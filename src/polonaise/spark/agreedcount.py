@@ -13,7 +13,7 @@ import struct
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.own import append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
@@ -92,7 +92,8 @@ async def agreed_count(log: Log, app: str, batch: int, timeout_s: float) -> int:
                 change = Change.set(key, counts.with_batch(batch, log.partition_count).pack())
                 try:
                     await log.ready(PARTITION)
-                    await append_own(log, PARTITION, OwnKind.BATCH, expectations=[expected], changes=[change])
+                    partitions = partitions_of(log)
+                    await append_own(partitions, PARTITION, OwnKind.BATCH, expectations=[expected], changes=[change])
                 except (ExpectationFailed, AppendUnknown):
                     pass  # another task's number, or this one: the register says which has prevailed
                 except PolonaiseError as error:

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from polonaise.client.log import Log
+from polonaise.client.log import Log, partitions_of
 from polonaise.client.own import append_group_own, append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation, Limits
@@ -432,10 +432,11 @@ class RealPublicationPort:
     ) -> None:
         # First: a partition that is not ready ends this while nothing was sent, so that no group's fate is in doubt.
         await self._log.ready(partition, timeout=self._patience_s)
+        partitions = partitions_of(self._log)
         if len(group):
-            receipt = append_group_own(self._log, partition, group, expectations=expectations, changes=changes)
+            receipt = append_group_own(partitions, partition, group, expectations=expectations, changes=changes)
         else:
-            receipt = append_own(self._log, partition, OwnKind.BATCH, expectations=expectations, changes=changes)
+            receipt = append_own(partitions, partition, OwnKind.BATCH, expectations=expectations, changes=changes)
         try:
             async with asyncio.timeout(self._patience_s):
                 await receipt

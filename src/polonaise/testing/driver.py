@@ -9,8 +9,9 @@ from typing import Any, Final, TypedDict, Unpack
 from polonaise.blocking.background import Background
 from polonaise.blocking.connecting import hold
 from polonaise.blocking.log import Log as BlockingLog
-from polonaise.client.connected import Partitioner
-from polonaise.client.log import Log, Serializer
+from polonaise.client.log import Log
+from polonaise.client.options import Serializer
+from polonaise.client.partitions import Partitioner
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.errors import BadOption

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from reprlib import Repr
 from typing import Any, Final
 from uuid import UUID
@@ -122,3 +123,15 @@ def partitions_named(text: str | None, count: int, topic: str = "") -> list[Part
             raise UnknownPartition(f"partition {last or first}; {where_of(topic)} has partitions 0 to {count - 1}")
         named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     return list(named)
+
+
+def microseconds(since: int | datetime) -> int:
+    """Return a moment in microseconds UTC. Raises `BadOption`."""
+    # At least 1: in a request, 0 stands for a reading that begins at an id.
+    if isinstance(since, int) and since <= INT64_MAX:
+        return max(1, since)
+    if not isinstance(since, datetime):
+        raise wrong("since", since, "microseconds UTC as an integer, or a datetime with a time zone")
+    if since.tzinfo is None:
+        raise BadOption(f"since={since} has no time zone: give it one, for example datetime.now(UTC)")
+    return max(1, int(since.timestamp() * 1_000_000))
