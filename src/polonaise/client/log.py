@@ -119,16 +119,14 @@ class Log:
         self._settings = settings or ClientSettings()
         # As they travel: unsigned, while the headers that they are compared with may be negative.
         form = Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF)
-        self._choices = Choices(topic, partitioner, view, partitions, form, wants)
         self._encode = None if serializer is None else serializer.encode
+        self._choices = Choices(self._settings, self._encode, topic, partitioner, view, partitions, form, wants)
         self._running = Running(host, self._settings, self._encode)
         self._submissions = 0
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
         """The tasks of unfinished submissions, by number."""
         self._life = life = Lifetime()
-        self._find_partitions = partial(
-            find_partitions, host, discovery, self._settings, self._encode, self._choices, life
-        )
+        self._find_partitions = partial(find_partitions, host, discovery, self._choices, life)
         self._partitions: UsedPartitions | None = None
         """The partitions, with the parts that they share; None until the client has started."""
         self.topic = topic

@@ -45,8 +45,11 @@ number::
 
 
 class Choices(NamedTuple):
-    """What an application has chosen about partitions; see `Log`."""
+    """What an application has chosen; see `Log`."""
 
+    settings: ClientSettings
+    encode: Callable[[Any], bytes] | None
+    """The serializer's; None without one."""
     topic: str
     partitioner: Partitioner | None
     view: View | RunView | None
@@ -200,16 +203,10 @@ class UsedPartitions:
 
 
 async def find_partitions(
-    host: Host,
-    discovery: Discovery,
-    settings: ClientSettings,
-    encode: Callable[[Any], bytes] | None,
-    choices: Choices,
-    life: Lifetime,
-    whereabouts: Callable[[], str],
+    host: Host, discovery: Discovery, choices: Choices, life: Lifetime, whereabouts: Callable[[], str]
 ) -> UsedPartitions:
     """Find the cluster and get an id; connect to nothing yet. Raises what `Log.start` raises."""
-    loop = own_loop()
+    loop, settings, encode = own_loop(), choices.settings, choices.encode
     description = await discovery.describe()
     topic = await discovery.topic(choices.topic) if choices.topic else None
     key, log_key = description.key, log_key_of(description.key, choices.topic)
