@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polonaise.testing
+from polonaise.client.log import partitions_of
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.node.embedded import parse_embedded
@@ -302,9 +303,10 @@ def test_few_changes_are_remembered() -> None:
 
 async def test_a_repetition_and_all_tasks_of_a_batch_take_what_was_agreed() -> None:
     async with polonaise.testing.log(partitions=4) as log:
-        log.partition_count = 2
+        partitions = partitions_of(log)
+        partitions.count = 2  # before the topic grows
         assert await asyncio.gather(*(agreed_count(log, "app", 1, 10.0) for _ in range(5))) == [2] * 5
-        log.partition_count = 4
+        partitions.count = 4
         assert await agreed_count(log, "app", 1, 10.0) == 2
         assert await agreed_count(log, "app", 2, 10.0) == 4
         assert await agreed_count(log, "app", 1, 10.0) == 2
