@@ -54,7 +54,7 @@ class Load:
     timeout_s: float = 10.0
     """The longest that one append may take; a consumer waits as long, and for the producer's longest pause besides."""
     seed: int = 1
-    """Of the locks and pauses that are drawn."""
+    """The seed from which locks and pauses are drawn."""
 
     def check(self) -> None:
         """Raise `BadOption` for a load that can't be run."""

@@ -47,7 +47,7 @@ class Told:
     """An event of a local cluster, or of a run of `polonaise smoke`, to be told to the user who started it."""
 
     event: str
-    """Of a local cluster: `starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
+    """What happened to the cluster: `starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted` or `stopping`."""
     text: str
     """The event in a line for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)

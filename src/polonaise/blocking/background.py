@@ -58,7 +58,7 @@ class Call(Generic[T]):
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         """What the background thread tells the calling one: last of all the `CallOutcome`."""
         self.task: asyncio.Task[T] | None = None
-        """Of the awaitable; None before it has begun, and for a function that does not wait."""
+        """The task of the awaitable; None before it has begun, and for a function that does not wait."""
         self.given_up = False
         """Whether the calling thread was broken off: what has not begun by then does not begin."""
 

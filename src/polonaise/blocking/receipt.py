@@ -50,7 +50,7 @@ class Receipt:
 
     @property
     def id(self) -> TransactionId:
-        """Of a group the first one; -1 until committed."""
+        """The transaction's id, or the first one of a group; -1 until committed."""
         return self._receipt.id
 
     @property

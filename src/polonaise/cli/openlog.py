@@ -65,7 +65,7 @@ class OpenLog(NamedTuple):
 
     log: Log
     limit: TimeLimit
-    """Of --timeout, which has begun."""
+    """The limit of --timeout, which has begun."""
     as_json: bool
 
     def partitions(self, text: str) -> list[PartitionId]:

@@ -70,8 +70,8 @@ class CopiedReceipt(Receipt):
         )
 
     async def applied(self, timeout: float | None = None) -> None:
-        """As `Receipt.applied`; raises `CopiesUnproved` instead of `DeadlineExceeded` for what is committed and not
-        proved."""
+        """Wait as `Receipt.applied` does; raises `CopiesUnproved` instead of `DeadlineExceeded` for what is committed
+        and not proved."""
         try:
             await super().applied(timeout)
         except DeadlineExceeded as error:

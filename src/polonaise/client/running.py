@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """Of COMMITTED, UNKNOWN, and RAISED with `CopiesUnproved`; else None."""
+    """The append's receipt for COMMITTED, UNKNOWN, and RAISED with `CopiesUnproved`; else None."""
     error: BaseException | None = None
     """The error that awaiting the submission raises; None when COMMITTED."""
 
@@ -212,7 +212,7 @@ class _Run:
         """None until there is a refusal."""
         self._began_s = 0.0
         self._locks: Sequence[Lock] = ()
-        """Of the append that was built last."""
+        """The locks of the append that was built last."""
         self._position: TransactionId | None = None
         """The id that the append that was built last demands."""
         self._waits_for = waits_for

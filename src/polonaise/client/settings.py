@@ -24,7 +24,7 @@ class ClientSettings:
     name: str = "client"
     """This client's name in the messages of servers."""
     link: LinkSettings = field(default_factory=LinkSettings)
-    """Of each connection: heartbeats, deadlines, bounds."""
+    """Settings of each connection: heartbeats, deadlines, bounds."""
     limits: Limits = field(default_factory=Limits)
     """The bounds of one append. Servers have bounds of their own, and refuse what exceeds those."""
     outstanding_count_max: int = 16_384

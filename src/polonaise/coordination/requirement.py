@@ -60,7 +60,7 @@ class Requirement:
 
     @property
     def fields(self) -> list[Any]:
-        """As it stands in a partition's value."""
+        """What stands for it in a partition's value."""
         return [self.version, self.copies, self.zones, dict(self.zone_of)]
 
     @property

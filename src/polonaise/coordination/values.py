@@ -225,7 +225,7 @@ class Assignment(CoordinatorValue):
     """Which server owns which partition."""
 
     owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
-    """As they are written, `NOBODY` among them: for whoever gives out the next generation."""
+    """The owners as they are written, `NOBODY` among them: for whoever gives out the next generation."""
 
     def owner_of(self, partition: PartitionId) -> Owner | None:
         """Return the server that owns a partition, if one does."""
@@ -259,9 +259,9 @@ class ClusterDescription(CoordinatorValue):
     storage: tuple[StorageId, ...]
     """The names of the storage nodes."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
-    """Of the storage nodes whose address is not their name."""
+    """The addresses of storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
-    """Of the storage nodes that have one: nodes of one zone may be lost together."""
+    """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
     copies: int | None = None
     """How many copies each partition is to have; None until storage nodes were added or removed: each is to have a copy
     of every partition."""

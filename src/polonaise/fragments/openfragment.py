@@ -27,7 +27,7 @@ class OpenFragment:
     size: int
     """Bytes of the whole fragment."""
     metadata: Any
-    """Of its Parquet file."""
+    """The metadata of its Parquet file."""
     firsts: list[TransactionId]
     """The first id of each row group."""
     footer: Footer

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 _INFO_BYTES: Final = 256
 _RESENT_AT: Final = 100
-"""Of `tcpi_total_retrans` in the kernel's `struct tcp_info`, which only ever grows at its end."""
+"""The offset of `tcpi_total_retrans` in the kernel's `struct tcp_info`, which only ever grows at its end."""
 _SENT_AT: Final = 156
-"""Of `tcpi_data_segs_out`."""
+"""The offset of `tcpi_data_segs_out` there."""
 _NUMBER: Final = struct.Struct("=I")
 
 

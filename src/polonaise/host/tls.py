@@ -137,9 +137,9 @@ class TlsIdentity:
         self._role = role
         self._wall_s = wall_s
         self._seen = _version(files)
-        """Of the files that were read last, with or without success."""
+        """The version of the files that were read last, with or without success."""
         self._used = self._seen
-        """Of the files in use."""
+        """The version of the files in use."""
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None

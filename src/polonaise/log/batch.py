@@ -36,14 +36,14 @@ VERSION: Final = 1
 FLAG_REGISTERS: Final = 1
 FLAG_EVIDENCE: Final = 2
 FLAG_WITHOUT_DATA: Final = 4
-"""Of a batch that was stripped to its columns for a lazy feed; never stored. It has a CRC of its own, and that of the
-whole batch at offset 56."""
+"""Marks a batch that was stripped to its columns for a lazy feed; never stored. It has a CRC of its own, and that of
+the whole batch at offset 56."""
 _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
 HEADER_BYTES: Final = HEADER.size
 _COLUMN_TYPES: Final[tuple[Literal["i", "q", "I"], ...]] = ("i", "i", "q", "i", "I", "I")
-"""As `struct` names them."""
+"""The columns' types, in the letters of `struct`."""
 
 Bytes = bytes | bytearray | memoryview
 

@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 SCHEME: Final = "embedded:"
 FORMAT: Final = 1
-"""Of the directory's layout."""
+"""The version of the directory's layout."""
 HOST_LOCK: Final = "host.lock"
 STORAGE_MAX: Final = 7
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024

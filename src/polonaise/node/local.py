@@ -79,8 +79,8 @@ class ChildNode:
         self.address = address
         """Where the node listens, also after a restart; empty before it is known."""
         self.exit_status: int | None = None
-        """Of the process that was started last, once its end was seen; 0 for a clean stop, below 0 for a signal that
-        ended it."""
+        """The exit status of the process that was started last, once its end was seen; 0 for a clean stop, below
+        0 for a signal that ended it."""
 
     @property
     def pid(self) -> int | None:

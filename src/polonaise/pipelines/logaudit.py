@@ -51,7 +51,7 @@ class CopyReport(NamedTuple):
     behind: int
     """Number of committed transactions above `last`, which this copy lacks or can't read. By itself no fault."""
     digest: str
-    """Of the good batches, up to the first bad one: the sum of their SHA-256, in hexadecimal."""
+    """The sum of the SHA-256 of the good batches, up to the first bad one, in hexadecimal."""
     troubles: tuple[str, ...]
 
 

@@ -36,7 +36,7 @@ _LINE_ENDS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2
 _HOLDING: Final = (dict, list, tuple)
 """What holds other values in JSON."""
 _REASON_CHARACTERS_MAX: Final = 500
-"""Of an error that the player is told."""
+"""The most characters of an error that the player is told."""
 
 LineOf: TypeAlias = Callable[[PartitionId, RoutedEntry], Any]
 """Makes of an entry what becomes its line: anything that JSON can say, as a rule a dict."""

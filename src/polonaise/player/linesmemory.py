@@ -36,7 +36,7 @@ class CountedLines(NamedTuple):
     last_size: int
     """The bytes that the last step has written, at its end."""
     last_crc: int
-    """Of those bytes, by which a file that was replaced is noticed."""
+    """The CRC of those bytes, by which a file that was replaced is noticed."""
 
     def followed_by(self, data: bytes) -> CountedLines:
         return CountedLines(self.size + len(data), len(data), crc32(data)) if data else self

@@ -14,7 +14,7 @@ from polonaise.terms import Transaction, TransactionId
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
 """The most bytes that a target may get of one transaction: a little less than the messages of all transports carry."""
 _REASON_CHARACTERS_MAX: Final = 500
-"""Of an application's error."""
+"""The most characters that are told of an application's error."""
 
 Route: TypeAlias = Callable[[Transaction], Mapping[TargetName, bytes]]
 """Returns what each target gets of a transaction, by its name. A pure function: whenever it is called for a

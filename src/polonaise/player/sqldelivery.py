@@ -42,7 +42,7 @@ _log = logging.getLogger("polonaise.player")
 
 _FIRST_TRIES: Final = 3
 _REASON_CHARACTERS_MAX: Final = 500
-"""Of an error that the player is told."""
+"""The most characters of an error that the player is told."""
 _NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""

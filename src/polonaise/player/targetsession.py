@@ -119,7 +119,7 @@ class TargetSession:
         self._answers = answers
         self._held_bytes_max = held_bytes_max
         self.held_bytes = 0
-        """Of batches that were taken and are not applied yet."""
+        """The bytes of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
         """Those of the partitions that have a task."""
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -30,7 +30,7 @@ class Requirements:
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
         self.zones: Mapping[StorageId, str] = described.value.zones
-        """Of the storage nodes that have one, as last read."""
+        """The zones of the storage nodes that have one, as last read."""
         self.take(described.value)
         self._followed = self._read[0]
         """The number of the newest demand when `follow` last called `changed`."""

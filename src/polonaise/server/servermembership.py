@@ -47,7 +47,7 @@ class ServerMembership:
         """How often the registration may have run out. What was read in one stretch is not followed in the next: others
         may have changed it meanwhile."""
         self.coordinator_clock: PeerClock | None = None
-        """As the last renewal that it dated has measured it; None if it has dated none."""
+        """The clock as the last renewal that it dated has measured it; None if it has dated none."""
         self._ended = False
         """Whether the server owns nothing since its registration may have run out, until it was renewed and an
         assignment read since then is followed."""

@@ -19,7 +19,7 @@ class ServerSettings(OwnerSettings):
     name: str = ""
     """The server's name, by which the cluster misses it; empty for one that nobody misses."""
     link: LinkSettings = field(default_factory=LinkSettings)
-    """Of each connection, to clients and to storage nodes."""
+    """Settings of each connection, to clients and to storage nodes."""
     connections_bytes_max: int = 96 * 1024 * 1024
     """The most bytes of frames not handled and messages not taken yet, of all clients; beyond it, those with the most
     are cut off."""

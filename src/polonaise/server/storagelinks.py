@@ -107,7 +107,7 @@ class StorageLink:
 
     @property
     def address(self) -> str:
-        """As far as this server knows."""
+        """The node's address, as far as this server knows."""
         return self._addresses.of(self.name)
 
     @property

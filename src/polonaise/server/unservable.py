@@ -118,7 +118,7 @@ class UnservablePartitions:
         self._giving_up = GivingUp(self._settings.give_up_s)
         self._why = GivenUpPartitions(self._host, self._coordinator, self._settings.coordinator_s_max, owned.served)
         self.given_up: frozenset[PartitionId] = frozenset()
-        """As the others were told."""
+        """The partitions that the others were told are given up."""
         self.told: frozenset[PartitionId] = frozenset()
         """The partitions that this server tells the others that it is unable to serve: those that it has given up, and
         those that it could not begin to serve."""

@@ -70,7 +70,7 @@ _POSTGRESQL_CLASSES: Final = {
 _POSTGRESQL_TAKEN: Final = ("23505", "23P01")
 """A key that another row has, and a row that one excludes."""
 _FAILED_BEFORE: Final = "25P02"
-"""Of each statement in a transaction after an error."""
+"""PostgreSQL's code for each statement in a transaction after an error."""
 _POSTGRESQL_FUNCTIONS: Final = {
     "RevalidateCachedQuery": Trouble.PASSING,  # a table was altered after a statement was prepared
     "PreventCommandIfReadOnly": Trouble.READ_ONLY,

@@ -194,7 +194,7 @@ class ReceivedAppends:
         take = _Cursor(message.columns)
         self.data = memoryview(message.payload[0] if message.payload else b"")
         self.size = len(message.columns) + len(self.data)
-        """Of columns and bodies, all of which this keeps in memory."""
+        """The bytes of columns and bodies, all of which this keeps in memory."""
         self.sequences = take(8 * count).cast("q")
         self.client_high_water_marks = take(8 * count).cast("q")
         self.headers = take(4 * count).cast("i")

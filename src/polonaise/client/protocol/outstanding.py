@@ -64,9 +64,9 @@ class Pending:
         self.count = count
         self.size = size
         self.sequence = 0
-        """From 1, assigned by `Outstanding.add`; of a group the first one; 0 before."""
+        """The sequence, from 1, that `Outstanding.add` assigns; a group's first one; 0 before."""
         self.id: TransactionId = -1
-        """Of a group the first one; -1 until committed."""
+        """The transaction's id, or the first one of a group; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
         """The future that waits for the fate, or a list of them; None for none. Only `client.receipt` writes it."""

@@ -18,7 +18,7 @@ class SentFrame:
 
     columns: AppendColumns
     size: int
-    """Of its columns and bodies; `inbox_bytes` of that counts against the window."""
+    """The bytes of its columns and bodies; `inbox_bytes` of that counts against the window."""
     sends: int = 0
     """On how many mounts it was sent; `AppendWindow` counts."""
 

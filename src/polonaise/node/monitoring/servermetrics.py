@@ -40,7 +40,7 @@ class SeenPartition(NamedTuple):
     feed_lag: dict[ClientId, int]
     """By client the transactions that its mount was not fed; empty before the owner knows what is committed."""
     reasons: set[Reason]
-    """As its health has them; what storage nodes found is theirs to tell."""
+    """The reasons in its health; what storage nodes found is theirs to tell."""
 
 
 def state_of(owner: PartitionOwner, now_s: float) -> str:

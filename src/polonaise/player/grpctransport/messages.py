@@ -21,7 +21,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 SERVICE: Final = "polonaise.delivery.v1.DeliveryTarget"
 METHOD: Final = "Deliver"
 VERSION: Final = 1
-"""Of the contract, in the hello."""
+"""The version of the contract, in the hello."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest message that the player sends: above the largest transaction of a log."""
 GATHERED_BYTES_MAX: Final = 512 * 1024

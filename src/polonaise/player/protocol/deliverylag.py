@@ -25,7 +25,7 @@ class _Point(NamedTuple):
     """When the first of these batches was committed, in microseconds since 1970."""
     last_us: int
     bytes_through: int
-    """Of all batches from the first one of the main stream to these."""
+    """The bytes of all batches from the first one of the main stream to these."""
 
 
 class MainHistory:

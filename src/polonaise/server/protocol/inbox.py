@@ -23,7 +23,7 @@ class WaitingAppends(NamedTuple):
     mount: ClientMount
     appends: ReceivedAppends
     bytes: int
-    """As `inbox_bytes` reckons them."""
+    """The size that `inbox_bytes` reckons."""
 
 
 class Inbox:

@@ -69,9 +69,9 @@ class SealedBatch(NamedTuple):
     first: TransactionId
     last: TransactionId
     crc: int
-    """As in the batch's header: the next batch has to name it."""
+    """The CRC in the batch's header, which the next batch has to name."""
     raw: bytes
-    """As replicas store it and clients are fed it."""
+    """The bytes that replicas store and clients are fed."""
     received_s: float = 0.0
     """When the oldest append frame in it came in, in monotonic seconds."""
 
@@ -150,7 +150,7 @@ class Order:
         self._can_have = can_have
         self._last_crc = last_crc
         self.commit_time_us = commit_time_us
-        """Of the last batch, in microseconds UTC; commit times never decrease."""
+        """The last batch's commit time, in microseconds UTC; commit times never decrease."""
         self._forming_since_s = 0.0
         self._forming = Columns()
         self._changes: list[Change] = []

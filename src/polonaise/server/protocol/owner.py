@@ -154,7 +154,7 @@ class PartitionOwner:
         self._settings = settings
         self.session: Session | None = None
         self.committed: TransactionId = NO_TRANSACTION
-        """As this owner has proved it. Only a reset of the log's head lowers it."""
+        """The last transaction that this owner has proved committed. Only a reset of the log's head lowers it."""
         self._last_crc = 0
         self._last_session: SessionId = NO_SESSION
         self.registers = CommittedRegisters(settings.listing_count_max)

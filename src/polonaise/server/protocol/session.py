@@ -37,12 +37,12 @@ class StartedSession:
     """A session whose engagement is in the coordinator, so that it may write, and the log it starts from."""
 
     value: PartitionValue
-    """As the engagement was written."""
+    """The partition's value as the engagement was written."""
     closing: TransactionId
     last_crc: int
     """CRC of the batch that ends at `closing`; 0 for an empty log."""
     commit_time_us: int
-    """Of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log."""
+    """Commit time of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log."""
     registers: dict[bytes, bytes]
     engaged: Mapping[StorageId, Hashable]
     """The connection on which each engaged replica joined; on any other it has no part in this session."""

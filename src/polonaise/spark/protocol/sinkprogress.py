@@ -49,7 +49,7 @@ class Origin(NamedTuple):
     query: str = ""
     """The id of the stream's query, which its checkpoint holds; `BATCH_WRITES`; empty if unknown."""
     digest: str = ""
-    """Of the batch's rows in any order, see `rows.RowDigest`; empty if unknown."""
+    """The digest of the batch's rows in any order, see `rows.RowDigest`; empty if unknown."""
 
 
 UNKNOWN: Final = Origin()

@@ -35,7 +35,7 @@ class Extent(NamedTuple):
     bytes: int
     fragment_bytes: int = 0
     bounds: Bounds | None = None
-    """As in `Split`. An extent of files is never divided: each file is read from its beginning."""
+    """The bounds of its splits, see `Split`. Files are never divided: each is read from its beginning."""
 
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
