@@ -15,6 +15,14 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/views/test_sql_view.py"
         "::test_marks_that_become_those_of_another_log_take_nothing_more[sqlite-another]",
     ),
+    "hidden-option-told-by-its-driver": Mutation(
+        "polonaise.views.database",
+        "        return _HIDDEN_OPTION if any(",
+        "        return reason if any(",
+        "no secret is told: a driver's error names an option that is the rest of a password with an ampersand",
+        test="tests/redaction/test_no_part_of_a_drawn_password_is_told.py"
+        "::test_no_part_of_a_password_is_told[view-postgresql+psycopg://127.0.0.1:1/db?user=bank&password={}]",
+    ),
     "mark-that-is-null-not-named": Mutation(
         "polonaise.views.marks",
         "    if mark is None:\n",
