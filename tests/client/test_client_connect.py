@@ -33,8 +33,11 @@ from polonaise.errors import (
     WrongClusterKey,
     fault,
 )
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.node import connecting
-from rigs.clients import SilentDiscovery, World
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, Hello
+from rigs.clients import Memo, SilentDiscovery, World
 from rigs.faults import raises_code
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
@@ -129,12 +132,40 @@ async def test_a_server_of_another_cluster_is_never_written_to(world: World) -> 
     from dataclasses import replace
 
     world.coordinator.description = replace(world.coordinator.description, key=b"another cluster!")
-    client = await world.client()
+    client = await world.client(settings={"stranger_s_max": 0.0})
     with pytest.raises(WrongClusterKey):
         await client.high_water_mark()
     with pytest.raises(polonaise.PolonaiseError, match="wrong_cluster_key"):
         await client.run(lambda tx: tx.append(b"x"), timeout=0.05)
     assert world.log.bodies() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [hello(ROLE_SERVER, "theirs", cluster_key=b"another cluster!"), hello(ROLE_STORAGE, "s"), hello(ROLE_CLIENT, "me")],
+    ids=["another cluster", "a storage node", "a client"],
+)
+async def test_who_stands_at_an_owners_address_for_a_while_is_waited_out(world: World, said: Hello) -> None:
+    view = Memo()
+    client = await world.ready_client(view=view)
+    world.server.crash()
+    met: list[Connection] = []
+
+    def accept() -> Connection:
+        met.append(Connection(world.host, hello=said, peer_roles=(ROLE_CLIENT,), on_message=lambda *_: None))
+        return met[-1]
+
+    world.host.network.listening[world.server.address] = accept
+    asked, written = asyncio.ensure_future(client.high_water_mark()), client.append(b"x")
+    await wait_until(lambda: len(met) >= 6)  # of the stream and of the bulk connection
+    assert not asked.done()
+    assert not written.done
+    with pytest.raises(DeadlineExceeded, match=r"what answers at server:1 is no server of this cluster: \[wrong_"):
+        await client.high_water_mark(timeout=0.05)
+    world.server.restart()
+    assert await asked >= -1
+    assert (await written).id == 0
+    await wait_until(lambda: view.bodies == [b"x"])
 
 
 @pytest.mark.parametrize("fault", [TlsNotSpoken("no TLS"), TlsRequired("TLS only"), CertificateRefused("expired")])

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from polonaise.coordination.backend import Entry, NotAsked
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.coordination.zookeeperdata import DataTrial, ServerState, state_in, why_ended
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
+from polonaise.coordination.zookeepersession import PatientHandler
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from rigs.descriptors import no_descriptors_left
@@ -299,3 +301,13 @@ def test_a_server_that_has_caught_up_is_not_behind_any_more() -> None:
 @pytest.mark.parametrize("answer", [MAY_NOT_TELL, said("standalone", SEEN), said("follower", 5)])
 def test_whatever_the_reason_a_session_that_is_refused_for_longer_than_it_lives_is_begun_anew(answer: str) -> None:
     assert Refusals(1).first_verdict_s(20, a=answer) == pytest.approx(12.0)
+
+
+def test_a_connection_that_meets_itself_finds_no_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may give a connecting socket the very port that it connects to, if nobody listens there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = free.getsockname()
+    monkeypatch.setattr(socket, "create_connection", partial(socket.create_connection, source_address=place))
+    with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
+        PatientHandler().create_connection(place, 5.0)

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from polonaise.errors import ConnectionLost
 from polonaise.host import Network
 from polonaise.host.real import stop_at_mistakes
 from polonaise.host.tls import TlsIdentity
@@ -211,3 +212,32 @@ async def test_trouble_that_the_loops_own_code_raises_ends_the_connection_that_i
     assert scene.host.failures == [trouble]
     await listener.close()
     scene.host.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+@on_both_loops
+async def test_a_connection_that_meets_itself_finds_nobody(
+    scene: Scene, *, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may give a connecting socket the very port that it connects to, if nobody listens there."""
+    loop = asyncio.get_running_loop()
+    met: list[socket.socket] = []
+
+    class Bound:
+        """The loop, but that a socket that connects is given the port that it connects to."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(loop, name)
+
+        async def sock_connect(self, connecting: socket.socket, place: tuple[str, int]) -> None:
+            connecting.bind(place)
+            await loop.sock_connect(connecting, place)
+            met.append(connecting)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr("polonaise.host.sockets.asyncio.get_running_loop", Bound)
+    with pytest.raises(ConnectionLost, match=f"cannot connect to '127.0.0.1:{port}': .*nobody listens there"):
+        await scene.network(tls=tls).connect(f"127.0.0.1:{port}", asyncio.Protocol)
+    assert [ended.fileno() for ended in met] == [-1], "it was made, and is closed"

@@ -118,6 +118,29 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/client/test_client_views.py"
         "::test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_clients_end[raised0]",
     ),
+    "connection-that-met-itself-used": Mutation(
+        _SOCKETS,
+        "    if is_itself:\n",
+        "    if False:\n",
+        "P13: who dials a port at which nobody listens is told that a peer of the wrong kind is there: its own hello",
+        test="tests/host/test_connection_mistakes.py"
+        "::test_a_connection_that_meets_itself_finds_nobody[on_asyncio-plain]",
+    ),
+    "stranger-at-an-owners-address-not-waited-out": Mutation(
+        "polonaise.client.links",
+        "            if now_s - first_s >= patience_s:\n",
+        "            if True:\n",
+        "P11: a partition stops for good because another process was given the address of an owner that is gone",
+        test="tests/client/test_client_connect.py"
+        "::test_who_stands_at_an_owners_address_for_a_while_is_waited_out[a client]",
+    ),
+    "stranger-waited-out-for-ever": Mutation(
+        "polonaise.client.links",
+        "            if now_s - first_s >= patience_s:\n",
+        "            if False:\n",
+        "P13: a client whose names lead to another cluster's servers waits, and is never told",
+        test="tests/client/test_client_connect.py::test_a_server_of_another_cluster_is_never_written_to",
+    ),
     "removed-socket-not-made-again": Mutation(
         _SOCKETS,
         "            if identity(path) == self._identity:\n",

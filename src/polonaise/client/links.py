@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    PolonaiseError,
+    ProtocolError,
+    UnsupportedVersion,
+    WrongClusterKey,
+    WrongRole,
+)
 from polonaise.host import Host
 from polonaise.host.unawaited import retrieve
 from polonaise.link import connection as link
@@ -29,6 +37,13 @@ class MountedPartition(Protocol):
     def receive(self, stream: Stream, message: Message, request: int) -> None: ...
 
     def lost(self, stream: Stream, error: PolonaiseError) -> None: ...
+
+
+class _Stranger(NamedTuple):
+    """A process at a server's address that is none of the cluster's servers: when it was met first, and last."""
+
+    first_s: float
+    last_s: float
 
 
 class Stream:
@@ -94,6 +109,7 @@ class Links:
         self._streams: dict[str, Stream] = {}
         self._bulk: dict[str, Connection] = {}
         self._attempts: dict[tuple[Kind, str], asyncio.Future[None]] = {}
+        self._strangers: dict[str, _Stranger] = {}
         self._closed = False
         self._clock: PeerClock | None = None
         """The latest measure of a server's clock, whose connection may be closed by now."""
@@ -204,14 +220,26 @@ class Links:
         self._note_clocks()
         self._streams = {address: stream for address, stream in self._streams.items() if not stream.connection.closed}
         self._bulk = {address: connection for address, connection in self._bulk.items() if not connection.closed}
+        known_s = self._host.clock.monotonic_s() - self._settings.stranger_s_max
+        self._strangers = {address: met for address, met in self._strangers.items() if met.last_s >= known_s}
 
     async def _connect_to(
         self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
     ) -> Connection:
-        return await connect_to_server(
-            self._host, address, self._settings, on_message, on_closed,
-            cluster_key=self._cluster_key, node=self._client_id(),
-        )  # fmt: skip
+        try:
+            return await connect_to_server(
+                self._host, address, self._settings, on_message, on_closed,
+                cluster_key=self._cluster_key, node=self._client_id(),
+            )  # fmt: skip
+        except (WrongRole, WrongClusterKey) as error:
+            # The address is the coordinator's, and may be of a server that is gone and whose address was given away.
+            now_s, patience_s = self._host.clock.monotonic_s(), self._settings.stranger_s_max
+            met = self._strangers.get(address)
+            first_s = now_s if met is None or now_s - met.last_s > patience_s else met.first_s
+            if now_s - first_s >= patience_s:
+                raise
+            self._strangers[address] = _Stranger(first_s, now_s)
+            raise ConnectionLost(f"what answers at {address} is no server of this cluster: {error}") from error
 
 
 async def connect_to_server(

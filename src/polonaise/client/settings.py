@@ -49,6 +49,10 @@ class ClientSettings:
     """Seconds without news of appends that were sent, after which the client asks for their fate."""
     connect_s_max: float = 5.0
     """Seconds for one attempt to connect to a server."""
+    stranger_s_max: float = 30.0
+    """Seconds for which another process at the address of a partition's owner, such as a server of another cluster,
+    counts as an owner that does not answer. Where addresses are used again, one may stand there before the coordinator
+    has noticed that the owner is gone; one that stays is a mistake in the network or its names, and raises."""
     request_s_max: float = 10.0
     """Seconds for one attempt of a request, beside those that it lets the server wait. They double when no answer comes
     within them, up to eight times as long, and fall again with answers that come at once: disks may be slow. The

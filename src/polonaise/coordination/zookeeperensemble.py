@@ -10,6 +10,7 @@ from polonaise.coordination.backend import NotAsked
 from polonaise.errors import CertificateUnusable
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.filelimits import too_many_open
+from polonaise.host.sockets import dial
 from polonaise.host.tls import TlsFiles, TlsIdentity
 
 _WORD: Final = b"srvr"
@@ -70,7 +71,7 @@ def _dialling(tls: TlsFiles) -> ssl.SSLContext:
 async def _answer(address: HostPort, context: ssl.SSLContext | None, patience_s: float) -> str:
     """Return all that a server answers; `_ONLY_TLS` if it says nothing for `patience_s` and takes no plain bytes."""
     name = None if context is None else address.host
-    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
+    reader, writer = await asyncio.open_connection(sock=await dial(address), ssl=context, server_hostname=name)
     try:
         writer.write(_WORD)
         reading = asyncio.ensure_future(_all_of(reader))

@@ -26,6 +26,7 @@ from kazoo.retry import KazooRetry
 from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.coordination.zookeeperdata import DataTrial, why_ended
 from polonaise.errors import CertificateUnusable
+from polonaise.host.sockets import refuse_itself
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.host.tlsfaults import handshake_fault
 
@@ -66,6 +67,11 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 
     def create_connection(self, address: tuple[Any, ...], timeout: float | None = None, **_: Any) -> socket.socket:
         plain = socket.create_connection(address[:2], min(timeout or self.reach_s, self.reach_s))
+        try:
+            refuse_itself(plain)
+        except OSError:
+            plain.close()
+            raise
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return plain
 

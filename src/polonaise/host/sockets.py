@@ -62,12 +62,55 @@ class RealNetwork:
             if isinstance(parsed, UnixPath):
                 transport, given = await loop.create_unix_connection(made, parsed.path)
             else:
-                transport, given = await loop.create_connection(made, parsed.host, parsed.port)
+                transport, given = await loop.create_connection(made, sock=await dial(parsed))
             return transport, received_by(given)
         except OSError as error:
             raise not_connected(address, error)  # noqa: B904 - it has a cause
         except ValueError as error:  # such as a name that can't be encoded
             raise BadOption(f"cannot connect to {address!r}: {error}") from error
+
+
+async def dial(address: HostPort) -> socket.socket:
+    """Return a socket that is connected to the address, and does not block.
+
+    Raises `OSError`, also for a connection that has met itself, see `refuse_itself`: that has to be known before the
+    first byte is sent, and asyncio's own way shows the socket only after the handshake of TLS.
+    """
+    loop = asyncio.get_running_loop()
+    try:  # what is no name is not looked up, which would take a thread
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    errors: list[OSError] = []
+    for family, kind, number, _, place in found:
+        dialled = socket.socket(family, kind, number)
+        try:
+            dialled.setblocking(False)
+            await loop.sock_connect(dialled, place)
+            refuse_itself(dialled)
+        except OSError as error:
+            dialled.close()
+            errors.append(error)
+        except BaseException:
+            dialled.close()
+            raise
+        else:
+            return dialled
+    raise errors[0] if len(errors) == 1 else OSError("; ".join(dict.fromkeys(map(str, errors))))
+
+
+def refuse_itself(connected: socket.socket) -> None:
+    """Raise `ConnectionRefusedError` if both ends of a TCP connection are this one socket.
+
+    Where nobody listens at a port of those that the system gives to connecting sockets, the socket that connects may be
+    given that very port. Then it is connected to itself, and reads what it writes.
+    """
+    try:
+        is_itself = connected.getsockname() == connected.getpeername()
+    except OSError:
+        return  # the peer has ended it already, which whoever reads will see
+    if is_itself:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there: the connection has met itself")
 
 
 def _not_listening(address: str, error: OSError) -> PolonaiseError:

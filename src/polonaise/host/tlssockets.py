@@ -16,7 +16,7 @@ from polonaise.errors import BadOption, PolonaiseError, TlsRequired
 from polonaise.host import Listener, Network, ProtocolFactory
 from polonaise.host.acceptor import Acceptor
 from polonaise.host.address import HostPort, parse_address
-from polonaise.host.sockets import RealNetwork, not_connected
+from polonaise.host.sockets import RealNetwork, dial, not_connected
 from polonaise.host.tls import TlsIdentity, failures
 from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
 from polonaise.host.tlsflow import TlsFlow
@@ -76,9 +76,9 @@ class TlsNetwork(RealNetwork):
         try:
             _, flow = await asyncio.get_running_loop().create_connection(
                 lambda: TlsFlow(factory),
-                parsed.host,
-                parsed.port,
+                sock=await dial(parsed),
                 ssl=self._identity.dialling(),
+                server_hostname=parsed.host,
                 ssl_handshake_timeout=_DIALLED_S,
             )
             return flow, flow.protocol
