@@ -1,17 +1,18 @@
 """Runs a part of the exhaustive tests: those marked so are many of one kind, and another part is drawn by each commit.
 
 `--sample 6` keeps one of six of each such test function, at least one, and those about modules that the last commits
-or the work under way has changed. Without it all run. Which part it is follows from a seed, which is told at the end:
-`POLONAISE_SAMPLE` or `--sample-seed` has the same part run again. A test with a loop of its own over many steps of one
-kind asks the fixture `drawn` which of them run.
+or the work under way has changed: a mark may name modules, or packages. Without `--sample` all run. Which part it is
+follows from a seed, which is told at the end: `POLONAISE_SAMPLE` or `--sample-seed` has the same part run again. A test
+with a loop of its own over many steps of one kind asks the fixture `drawn` which of them run.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
@@ -56,10 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if one_of == 1:
         return
     families: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    changed = _changed_modules()
-    for item in items:
-        mark = item.get_closest_marker(MARK)
-        if mark and not changed.intersection(mark.args):
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK))]
+    changed = _changed_modules({named for _, mark in marked for named in mark.args})
+    for item, mark in marked:
+        if not any(is_in(module, named) for module in changed for named in mark.args):
             families[item.nodeid.partition("[")[0]].append(item)
     left_out = {
         item for members in families.values() for item in left_out_of(members, one_of, config.option.sample_seed)
@@ -73,6 +74,11 @@ def left_out_of(members: list[Any], one_of: int, seed: str) -> list[Any]:
     """What does not run of the instances of one test function: all but one of `one_of`, and but one at least."""
     drawn = sorted(members, key=lambda member: (crc32(f"{seed} {member.nodeid}".encode()), member.nodeid))
     return drawn[ceil(len(members) / one_of) :]
+
+
+def is_in(module: str, named: str) -> bool:
+    """Whether a module is the one that is named, or one of the package that is."""
+    return f"{module}.".startswith(f"{named}.")
 
 
 @pytest.fixture
@@ -96,14 +102,42 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         )
 
 
-def _changed_modules() -> set[str]:
-    """The modules of both packages that the last commits have changed, and those that are changed now."""
-    changed = _git("diff", "--name-only", f"HEAD~{COMMITS}", "--", *PACKAGES)  # nothing in a shallow clone
-    return {
-        path.partition("/")[2].removesuffix(".py").replace("/", ".")
-        for path in changed.splitlines()
+def _changed_modules(named: Set[str]) -> set[str]:
+    """Of the modules that are named, or in a package that is: those whose code the last commits, or the work under way,
+    have changed."""
+    before = f"HEAD~{COMMITS}"
+    paths = _git("diff", "--name-only", before, "--", *PACKAGES) if named else ""  # nothing in a shallow clone
+    modules = {
+        path.partition("/")[2].removesuffix(".py").replace("/", "."): path
+        for path in paths.splitlines()
         if path.endswith(".py")
     }
+    return {
+        module
+        for module, path in modules.items()
+        if any(is_in(module, each) for each in named)
+        and _code(_git("show", f"{before}:{path}")) != _code(_text(ROOT / path))
+    }
+
+
+def _code(text: str) -> str:
+    """What a module does: its text without comments, docstrings and layout, which are changed in many files at once."""
+    try:
+        parsed = ast.parse(text)
+    except SyntaxError:
+        return text
+    for each in ast.walk(parsed):
+        if isinstance(body := getattr(each, "body", None), list):
+            each.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
+    return ast.dump(parsed)
+
+
+def _is_text(line: ast.AST) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _git(*arguments: str) -> str:

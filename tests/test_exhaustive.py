@@ -45,8 +45,39 @@ def test_the_same_seed_draws_the_same_and_others_come_to_each_in_the_end() -> No
 
 def test_modules_are_named_by_the_files_that_the_last_commits_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     told = "src/polonaise/log/tail.py\nproving/polonaise_proving/stages/simulated/loop.py\nsrc/polonaise/py.typed"
-    monkeypatch.setattr(exhaustive, "_git", lambda *arguments: told)
-    assert exhaustive._changed_modules() == {"polonaise.log.tail", "polonaise_proving.stages.simulated.loop"}
+    monkeypatch.setattr(exhaustive, "_git", lambda *arguments: told if arguments[0] == "diff" else "")
+    monkeypatch.setattr(exhaustive, "_text", lambda path: f"{path} = 1")
+    named = {"polonaise.log", "polonaise_proving.stages.simulated.loop"}
+    assert exhaustive._changed_modules(named) == {"polonaise.log.tail", "polonaise_proving.stages.simulated.loop"}
+    assert exhaustive._changed_modules({"polonaise.log.tail", "polonaise.link"}) == {"polonaise.log.tail"}
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        ("x = 1  # why\n", False),
+        ('"""What it is."""\n\nx = 1\n"""Of one."""\n', False),
+        ("x = 2\n", True),
+        ('x = """1"""\n', True),
+        ("x = 1\n)", True),
+        ("", True),
+    ],
+)
+def test_a_module_whose_comments_and_docstrings_alone_are_others_has_not_changed(
+    monkeypatch: pytest.MonkeyPatch, now: str, changed: bool
+) -> None:
+    answers = {"diff": "src/polonaise/log/tail.py", "show": "x = 1"}
+    monkeypatch.setattr(exhaustive, "_git", lambda *arguments: answers[arguments[0]])
+    monkeypatch.setattr(exhaustive, "_text", lambda path: now)
+    assert exhaustive._changed_modules({"polonaise.log"}) == ({"polonaise.log.tail"} if changed else set())
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [("polonaise.log.tail", True), ("polonaise.log", True), ("polonaise.lo", False), ("polonaise.log.tail.x", False)],
+)
+def test_a_mark_names_a_module_or_a_package_that_it_is_in(named: str, meant: bool) -> None:
+    assert exhaustive.is_in("polonaise.log.tail", named) == meant
 
 
 def test_without_git_the_day_is_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

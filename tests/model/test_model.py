@@ -14,6 +14,7 @@ def test_every_promise_holds_in_every_state(bounds: ModelBounds) -> None:
     _explore(bounds)
 
 
+@pytest.mark.exhaustive("polonaise.server.protocol", "polonaise.storage.protocol")  # of bounds
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", SMALL, ids=str)
 def test_every_promise_holds_in_every_state_further_on(bounds: ModelBounds) -> None:

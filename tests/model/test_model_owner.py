@@ -21,6 +21,7 @@ def test_every_promise_holds_in_every_state(bounds: OwnerBounds) -> None:
     assert explored.states > 100
 
 
+@pytest.mark.exhaustive("polonaise.server.protocol")  # of bounds
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", SHORT, ids=lambda bounds: bounds.name)
 def test_every_promise_holds_in_every_state_further_on(bounds: OwnerBounds) -> None:

@@ -23,6 +23,7 @@ def test_each_target_gets_each_entry_once_in_every_state(bounds: PlayerBounds) -
     assert explored.states > 1_000
 
 
+@pytest.mark.exhaustive("polonaise.player.protocol")  # of bounds
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", SHORT, ids=lambda bounds: bounds.name)
 def test_each_target_gets_each_entry_once_further_on(bounds: PlayerBounds) -> None:

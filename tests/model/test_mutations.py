@@ -327,6 +327,7 @@ _HARMLESS = (
 )
 
 
+@pytest.mark.exhaustive("polonaise.server.protocol", "polonaise.storage.protocol")  # of changes
 @pytest.mark.parametrize("mutation", _HARMLESS, ids=lambda mutation: mutation.what)
 def test_a_change_that_only_looks_like_a_bug_breaks_nothing(mutation: Mutation) -> None:
     decisions = mutated(mutation.module, mutation.old, mutation.new)

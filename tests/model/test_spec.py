@@ -52,6 +52,7 @@ def test_everything_arrives_in_every_fair_run(tmp_path: Path) -> None:
     assert checked.states > 1_000
 
 
+@pytest.mark.exhaustive  # of bounds
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "defined",
