@@ -148,11 +148,11 @@ def pooled_url(pooled: PostgreSQL) -> str:
     return pooled.database()
 
 
-_MARIADB = pytest.param("mariadb", marks=pytest.mark.slow)
-"""Among the slow tests: two servers of databases take longer to start than all quick tests of views."""
-
-
-_POOLED = pytest.param("pooled", marks=pytest.mark.slow)
+_DRAWN = (pytest.mark.slow, pytest.mark.exhaustive("polonaise.views", "polonaise.player", "polonaise.pipelines"))
+"""Among the slow tests: two servers of databases take longer to start than all quick tests of views. They are drawn
+unless what keeps tables has changed: SQLite and PostgreSQL always run."""
+_MARIADB = pytest.param("mariadb", marks=_DRAWN)
+_POOLED = pytest.param("pooled", marks=_DRAWN)
 """PostgreSQL as others run it: with a locale of ICU's, and behind pgbouncer."""
 
 

@@ -35,6 +35,7 @@ def started(directory: Path, *options: str) -> subprocess.Popen[str]:
     return start_polonaise("zookeeper", "run", *where, *options, stderr=None)
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None])
 def test_servers_end_with_the_command_that_started_them(tmp_path: Path, end: signal.Signals | None) -> None:
     with started(tmp_path, *(["--until-stdin-ends"] if end is None else [])) as command:
@@ -172,6 +173,7 @@ def test_a_directory_is_one_ensembles(tmp_path: Path) -> None:
         second.start(60.0)
 
 
+@pytest.mark.exhaustive  # of names
 @pytest.mark.parametrize("name", ["jürgen", "back\\slash", "日本 trailing ", "a=b:c#d"])
 def test_data_are_in_the_directory_that_was_named_whatever_letters_it_has(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name

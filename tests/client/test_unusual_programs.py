@@ -283,6 +283,7 @@ PROCESS = """
 """
 
 
+@pytest.mark.exhaustive  # of ways to end
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("program", [BLOCKING, ASYNCHRONOUS], ids=["blocking", "asynchronous"])

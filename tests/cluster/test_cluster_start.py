@@ -116,6 +116,7 @@ def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_it
             assert bodies(again.until("ready")["log"]) == ["kept"]
 
 
+@pytest.mark.exhaustive  # of coordinators
 @pytest.mark.parametrize(("kind", "where"), [(FILE, "coordinator"), ("--zookeeper", "zookeeper")])
 def test_a_cluster_whose_coordinator_is_lost_goes_on_without_servers_until_it_is_made_again(
     tmp_path: Path, kind: str, where: str

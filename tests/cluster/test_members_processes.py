@@ -145,6 +145,7 @@ def agrees(found: dict[str, int], before: dict[str, int]) -> bool:
     return all(found[name] == before[name] for name in found.keys() & before.keys())
 
 
+@pytest.mark.exhaustive("polonaise.storage", "polonaise.log")  # of files
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["closed segment", "last segment", "directory"])
 async def test_what_is_removed_under_an_idle_node_is_copied_anew_before_anybody_appends(

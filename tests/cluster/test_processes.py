@@ -118,6 +118,7 @@ async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> Non
         await asyncio.to_thread(cluster.stop)
 
 
+@pytest.mark.exhaustive("polonaise.coordination")  # of values
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["assignment", "members"])
 async def test_a_damaged_coordinator_stops_no_server_and_is_told_in_one_line(tmp_path: Path, name: str) -> None:

@@ -109,6 +109,7 @@ def transports(loop: asyncio.AbstractEventLoop) -> list[object]:
     return [each for each in loop._transports.values() if each._sock is not None]  # type: ignore[attr-defined]
 
 
+@pytest.mark.exhaustive("polonaise.link")  # of ways to a server
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["coordinator", "servers"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])

@@ -74,6 +74,7 @@ async def two_workers(started: Programs, address: str, databases: list[str]) -> 
     return workers, [await worker.until_said(URL) for worker in workers]
 
 
+@pytest.mark.exhaustive  # of databases
 async def test_a_seat_is_booked_once_whoever_asks_and_whoever_dies(tmp_path: Path, databases: list[str]) -> None:
     address = f"embedded:{tmp_path / 'log'}"
     async with programs(tmp_path) as started:

@@ -109,6 +109,7 @@ def test_a_doubled_row_is_found_and_named(spark: SparkSession, address: str, tmp
     assert (found.rows, found.rows_expected) == (2 * COUNT + 1, 2 * COUNT)
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of kinds of tables
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_difference_in_a_lake_table_is_found_and_named(
     spark: SparkSession, address: str, tmp_path: Path, kind: str

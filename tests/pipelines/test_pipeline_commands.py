@@ -73,6 +73,7 @@ def test_a_table_of_the_bank_is_made_and_brought_up_to_date(directory: Path, boo
     assert {row["account"]: row["changes"] - 1 for row in rows} == changes
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of views
 @pytest.mark.parametrize("view", ["payments", "by_kind"])
 def test_every_view_of_the_example_is_well_by_its_own_audit(
     directory: Path, book: Book, pipeline: Run, tmp_path: Path, view: str

@@ -104,6 +104,7 @@ LONG = {"key": "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(1_000)), "
 NO_KEY = {"amount": 0}
 
 
+@pytest.mark.exhaustive("polonaise.pipelines", "polonaise.views")  # of databases
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_new_york")
 def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(

@@ -109,6 +109,7 @@ def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
     assert rows_in(spark, table, view, log) == expected
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of kinds of tables
 @pytest.mark.slow
 def test_a_rebuild_that_leaves_them_out_has_no_older_letters(
     spark: SparkSession, log: Log, address: str, table: str
@@ -121,6 +122,7 @@ def test_a_rebuild_that_leaves_them_out_has_no_older_letters(
         assert table.startswith("parquet:")
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of kinds of tables
 @pytest.mark.slow
 def test_a_run_names_no_dead_letter_table_before_there_is_one(
     spark: SparkSession, log: Log, address: str, table: str
@@ -138,6 +140,7 @@ def test_a_run_names_no_dead_letter_table_before_there_is_one(
     assert update(spark, address, changes, table, on_undecodable="table").letters == report.letters
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of kinds of tables
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["delta", "sqlite"], indirect=True)
 def test_letters_that_are_gone_alone_are_not_begun_anew_in_silence(
@@ -201,6 +204,7 @@ PLACES: dict[str, list[tuple[type, Callable[..., Any], Any]]] = {
 """Where a run dies, by the kind of table."""
 
 
+@pytest.mark.exhaustive("polonaise.pipelines")  # of kinds of tables
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "again"),

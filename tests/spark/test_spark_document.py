@@ -116,6 +116,7 @@ def test_the_example_reads_each_payment_once_run_by_run(tmp_path: Path) -> None:
         assert balances(tmp_path) == {account: Decimal("0.50") + 10 * (account == 3) for account in range(40)}
 
 
+@pytest.mark.exhaustive  # of names
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "two words", "{a,b}", "50%20", "żółć", "[x]*?"])
 def test_a_directory_is_written_and_read_whatever_it_is_called(spark: SparkSession, tmp_path: Path, name: str) -> None:

@@ -255,6 +255,7 @@ def told(error: BaseException) -> str:
     return said.strip().splitlines()[-1]
 
 
+@pytest.mark.exhaustive("polonaise.spark")  # of errors
 @pytest.mark.parametrize(
     ("options", "last"),
     [
