@@ -46,10 +46,10 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 # Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
-# Three processes for two cores: some slow tests wait for what starts, or falls silent. Five were hardly quicker, and
-# each may have a Spark of its own.
+# Three processes for two cores: some slow tests wait for what starts, or falls silent. Five were hardly quicker. One of
+# them has Spark, and one the databases: tests/together.py.
 test: check $(CLASSES) ## all that a newcomer should see pass: about 50 minutes on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
-	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n $(PROCESSES) --dist worksteal --sample $(SAMPLE)
+	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n $(PROCESSES) --dist loadscope --no-loadscope-reorder --sample $(SAMPLE)
 	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
 
 nightly: SAMPLE := 1

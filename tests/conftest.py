@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from rigs import quickspark
 
-pytest_plugins = ["limits", "exhaustive"]
+pytest_plugins = ["limits", "together", "exhaustive"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
