@@ -13,6 +13,7 @@ import pytest
 
 from polonaise.node.local import LocalCluster
 from rigs.programs import POLONAISE, run_polonaise, run_program, start_polonaise
+from rigs.shell import Shell
 from rigs.waiting import block_for
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def test_an_output_that_is_full_is_told_in_one_line(cluster: LocalCluster) -> No
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_files_are_verified_while_their_node_writes_them(cluster: LocalCluster) -> None:
+def test_files_are_verified_while_their_node_writes_them(cluster: LocalCluster, shell: Shell) -> None:
     writing = start_polonaise("log", "append", cluster.coordinator)
     assert writing.stdin is not None
     try:
@@ -92,13 +93,13 @@ def test_files_are_verified_while_their_node_writes_them(cluster: LocalCluster) 
             writing.stdin.write("x" * 50_000 + "\n" + "y\n" * 200)
             writing.stdin.flush()
             for number in range(3):
-                done = run_polonaise("segment", "verify", cluster.directory / f"storage-{number}")
-                assert (done.returncode, done.stderr) == (0, ""), done.stdout
+                done = shell.run("segment", "verify", cluster.directory / f"storage-{number}")
+                assert (done.status, done.errors) == (0, ""), done.output
     finally:
         assert end(writing)[0] == 130
-    statistics = run_polonaise("segment", "statistics", cluster.directory / "storage-0", "--json")
-    assert statistics.returncode == 0
-    assert json.loads(statistics.stdout.splitlines()[0])["transactions"] > 0
+    statistics = shell.run("segment", "statistics", cluster.directory / "storage-0", "--json")
+    assert statistics.status == 0
+    assert statistics.objects[0]["transactions"] > 0
 
 
 def test_a_standard_input_that_is_closed_is_told_in_one_line(cluster: LocalCluster) -> None:

@@ -44,6 +44,7 @@ from polonaise.log.batch import Batch
 from rigs.faults import raises_code
 from rigs.fragments import flip, rewritten
 from rigs.programs import run_polonaise
+from rigs.shell import Shell
 from rigs.trimmed import contents, fill
 from rigs.waiting import time_passes
 
@@ -449,43 +450,43 @@ async def test_other_things_in_the_store_do_not_matter(log: Log, store: ObstoreS
 # ------------------------------------------------------------------ the command
 
 
-def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
+def test_the_commands_archive_and_verify(tmp_path: Path, shell: Shell) -> None:
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
-    assert run_polonaise("log", "append", address, "hello").returncode == 0
-    ran = run_polonaise("archive", "run", address, store, "--rest", "--json")
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    assert shell.run("log", "append", address, "hello").status == 0
+    ran = shell.run("archive", "run", address, store, "--rest", "--json")
+    assert ran.status == 0, ran.errors
+    told = json.loads(ran.output)
     assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
     assert (store / told["path"]).stat().st_size == told["bytes"]
     nothing = "partition 0: nothing to write: all is archived\n"
-    assert run_polonaise("archive", "run", address, store, "--rest").stdout == nothing
-    well = run_polonaise("archive", "verify", store)
-    assert (well.returncode, "well" in well.stdout) == (0, True)
-    up_to = run_polonaise("archive", "run", address, store, "--until", "0=0").stdout
+    assert shell.run("archive", "run", address, store, "--rest").output == nothing
+    well = shell.run("archive", "verify", store)
+    assert (well.status, "well" in well.output) == (0, True)
+    up_to = shell.run("archive", "run", address, store, "--until", "0=0").output
     assert up_to == "partition 0: nothing to write: all up to the requested id is archived\n"
     for until, said in (("1=0", "give an id for each"), ("0", "invalid PARTITION=ID"), ("0=1", "[beyond_log]")):
-        refused = run_polonaise("archive", "run", address, store, "--until", until)
-        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
+        refused = shell.run("archive", "run", address, store, "--until", until)
+        assert (refused.status, said in refused.errors) == (1, True), refused.errors
     (store / told["path"]).write_bytes(b"PAR1")
-    ill = run_polonaise("archive", "verify", store, "--json")
-    assert ill.returncode == 1
-    assert told["path"] in json.loads(ill.stdout)["wrong"][0]
-    nowhere = run_polonaise("archive", "verify", store, "--repair", f"embedded:{tmp_path / 'nowhere'}")
-    assert (nowhere.returncode, "[not_initialized]" in nowhere.stderr) == (1, True)
+    ill = shell.run("archive", "verify", store, "--json")
+    assert ill.status == 1
+    assert told["path"] in json.loads(ill.output)["wrong"][0]
+    nowhere = shell.run("archive", "verify", store, "--repair", f"embedded:{tmp_path / 'nowhere'}")
+    assert (nowhere.status, "[not_initialized]" in nowhere.errors) == (1, True)
     assert not (tmp_path / "nowhere").exists()
     other = f"embedded:{tmp_path / 'other'}"
-    assert run_polonaise("log", "append", other, "another log's").returncode == 0
-    refused = run_polonaise("archive", "verify", store, "--repair", other)
-    assert (refused.returncode, "[wrong_cluster_key]" in refused.stderr) == (1, True), refused.stderr
+    assert shell.run("log", "append", other, "another log's").status == 0
+    refused = shell.run("archive", "verify", store, "--repair", other)
+    assert (refused.status, "[wrong_cluster_key]" in refused.errors) == (1, True), refused.errors
     assert (store / told["path"]).read_bytes() == b"PAR1"
-    mended = run_polonaise("archive", "verify", store, "--repair", address)
-    assert (mended.returncode, f"{told['path']} was written again" in mended.stdout) == (0, True), mended.stderr
+    mended = shell.run("archive", "verify", store, "--repair", address)
+    assert (mended.status, f"{told['path']} was written again" in mended.output) == (0, True), mended.errors
     assert (store / told["path"]).stat().st_size == told["bytes"]
-    assert run_polonaise("log", "append", address, "more").returncode == 0
-    assert run_polonaise("archive", "run", address, store, "--rest").returncode == 0
+    assert shell.run("log", "append", address, "more").status == 0
+    assert shell.run("archive", "run", address, store, "--rest").status == 0
     (store / told["path"]).unlink()
-    again = run_polonaise("archive", "run", address, store)
-    assert again.stdout.startswith("partition 0: no fragment held 0 to 0 when this run began, although later")
+    again = shell.run("archive", "run", address, store)
+    assert again.output.startswith("partition 0: no fragment held 0 to 0 when this run began, although later")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
