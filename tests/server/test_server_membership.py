@@ -108,8 +108,8 @@ class Scene:
 
         async def main(host: Host) -> None:
             coordinator: Any = self.coordinator
-            self.membership = ServerMembership(host, coordinator, self.trouble, self.ended)
-            await self.membership.register(Registration(7, "a:1"))
+            self.membership = ServerMembership(host, coordinator, self.trouble, Registration(7, ""), self.ended)
+            await self.membership.register("a:1")
             host.spawn(self.membership.keep(), "keep")
             host.spawn(self.membership.watch(), "watch")
             begun.set()

@@ -422,8 +422,9 @@ class ClusterObserver:
             )
         last = self._last
         addresses = last.addresses
-        asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
-        asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
+        key = description.key
+        asked_servers = [self._ask_server(server, address, key) for server, address in sorted(addresses.items())]
+        asked_storage = [self._ask_storage(name, address, key) for name, address in description.nodes.items()]
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         partitions = [self._partition_status(partition, answers) for partition in range(description.total)]
@@ -519,9 +520,9 @@ class ClusterObserver:
             )
         )
 
-    async def _ask_server(self, server: ServerId, address: str) -> Told:
+    async def _ask_server(self, server: ServerId, address: str, key: bytes) -> Told:
         """Return a server's health document, or why there is none that can be read, or that another server answers."""
-        answer = await self._ask(address, ROLE_SERVER)
+        answer = await self._ask(address, ROLE_SERVER, key)
         if isinstance(answer, dict) and not all(
             isinstance(answer.get(name), dict) for name in ("partitions", "storage")
         ):
@@ -534,14 +535,13 @@ class ClusterObserver:
             return _AnotherServer(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
-    async def _ask_storage(self, name: StorageId, address: str) -> Told:
-        answer = await self._ask(address, ROLE_STORAGE)
+    async def _ask_storage(self, name: StorageId, address: str, key: bytes) -> Told:
+        answer = await self._ask(address, ROLE_STORAGE, key)
         return not_named(name, address, answer) or answer
 
-    async def _ask(self, address: str, peer_role: int) -> Told:
-        assert self._description is not None
+    async def _ask(self, address: str, peer_role: int, key: bytes) -> Told:
         async with self._asking:
-            return await ask_health(self._host, address, peer_role, self._description.key, self._timeout_s)
+            return await ask_health(self._host, address, peer_role, key, self._timeout_s)
 
     def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
         if self._last.assignment is None:

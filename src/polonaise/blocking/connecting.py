@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from polonaise.redaction import redacted_address
 from polonaise.terms import BodyForm, PartitionId
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 
 def connect(
@@ -101,24 +102,23 @@ def connect(
 
 
 def _connect(address: str, **options: Any) -> Log:
-    background, context = hold(lambda: connecting.connect(address, **options), f"polonaise {redacted_address(address)}")
-    try:
-        return Log(background, context.value, context.close)
-    except BaseException:  # broken off by a handler of signals
-        background.close(context.close)
-        raise
+    return hold(lambda: connecting.connect(address, **options), f"polonaise {redacted_address(address)}", Log)
 
 
-def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
-    """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
+def hold(
+    make: Callable[[], AbstractAsyncContextManager[T]],
+    name: str,
+    face: Callable[[Background, T, Callable[[], Awaitable[None]]], F],
+) -> F:
+    """Enter an asynchronous context manager in a new background thread; return its face for threads, made of the
+    thread, of what entering returns, and of what leaves it. Raises what entering raises."""
     context = TaskBoundContext(make)
     background = Background(name)
     try:
-        background.call(context.open)
-    except BaseException:
+        return face(background, background.call(context.open), context.close)
+    except BaseException:  # also when broken off by a handler of signals
         background.close(context.close)
         raise
-    return background, context
 
 
 class TaskBoundContext(Generic[T]):
@@ -129,17 +129,19 @@ class TaskBoundContext(Generic[T]):
         self._make = make
         self._task: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()
-        self.value: T
+        self._is_open = False
 
-    async def open(self) -> None:
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def open(self) -> T:
+        """Enter the context manager, and return what entering returns. Raises what entering raises."""
+        opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(opened))
-        await opened
+        return await opened
 
-    async def _hold(self, opened: asyncio.Future[None]) -> None:
+    async def _hold(self, opened: asyncio.Future[T]) -> None:
         try:
-            async with self._make() as self.value:
-                opened.set_result(None)
+            async with self._make() as value:
+                self._is_open = True
+                opened.set_result(value)
                 await self._leave.wait()
         except Exception as error:
             if opened.done():
@@ -153,7 +155,7 @@ class TaskBoundContext(Generic[T]):
         """Leave the context manager, or break off entering it. Raises what leaving raises."""
         self._leave.set()
         if self._task is not None:
-            if not hasattr(self, "value"):
+            if not self._is_open:
                 self._task.cancel()
             await asyncio.wait([self._task])
             if not self._task.cancelled():

@@ -158,7 +158,7 @@ class WorkerGroup:
         self._leaving = True
         for work in self._work.values():
             work.stop()
-        running = [work.task for work in self._work.values() if work.task is not None and not work.task.done()]
+        running = [work.task for work in self._work.values() if not work.task.done()]
         try:
             if running:
                 await asyncio.wait(running, timeout=self._lease_s)
@@ -166,7 +166,7 @@ class WorkerGroup:
             await self._end(Closed(f"this worker has left the group {self.name}"))
 
     async def _end(self, error: PolonaiseError) -> None:
-        ending = [work.task for work in self._work.values() if work.task is not None]
+        ending = [work.task for work in self._work.values()]
         ending += [task for task in self._tasks if task is not asyncio.current_task()]
         for task in ending:
             end(task)
@@ -304,8 +304,6 @@ class WorkerGroup:
                 progress, holds = self._progress(partition), self._holder(partition)
                 work = PartitionWork(self._parts, partition, progress, holds, self._progress_s_max)
                 self._work[partition] = work
-                work.start()
-                assert work.task is not None
                 work.task.add_done_callback(lambda _: self._changed.set())
 
     async def _share(self, listed: Sequence[ListedLease]) -> None:
@@ -330,7 +328,7 @@ class WorkerGroup:
         for partition in move.surplus:
             if partition in self._work:
                 self._work[partition].stop()
-        over = [partition for partition, work in self._work.items() if work.task is None or work.task.done()]
+        over = [partition for partition, work in self._work.items() if work.task.done()]
         over += [partition for partition in strays if partition in move.surplus]
         if over:
             names = [partition_lease(self.name, partition) for partition in over]

@@ -50,7 +50,7 @@ class PartitionWork:
         holds: Callable[[], bool],
         progress_s_max: float,
     ) -> None:
-        """Prepare the work; `holds()` says whether this worker has the partition's lease. A step that takes longer than
+        """Begin the work; `holds()` says whether this worker has the partition's lease. A step that takes longer than
         `progress_s_max` seconds is told as trouble, and goes on."""
         self._parts = parts
         self.partition = partition
@@ -79,11 +79,7 @@ class PartitionWork:
         """Why the mark was not answered; empty if it was."""
         self.fenced = False
         """Whether another worker has taken the partition over."""
-        self.task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        name = f"client: worker of partition {self.partition}"
-        self.task = self._parts.host.spawn(self._run(), name)
+        self.task: Final = parts.host.spawn(self._run(), f"client: worker of partition {partition}")
 
     def stop(self) -> None:
         """Let the work come to its end: after the transaction that is being handled, with its position saved."""
@@ -93,8 +89,7 @@ class PartitionWork:
         self._wake()
 
     def give_up(self) -> None:
-        if self.task is not None:
-            end(self.task)
+        end(self.task)
 
     @property
     def lag(self) -> int | None:
@@ -327,7 +322,7 @@ class PartitionWork:
         return True
 
     def _wake(self) -> None:
-        if self._may_be_woken and self.task is not None:
+        if self._may_be_woken:
             self._may_be_woken, self._is_woken = False, True
             end(self.task)
 

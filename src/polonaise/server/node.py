@@ -73,7 +73,7 @@ class Server:
         try:
             for name in described.value.storage:
                 _ = parts.links[name]  # connects while the first session start still asks the coordinator
-            await parts.membership.register(Registration(server, listener.address, settings.preferred))
+            await parts.membership.register(listener.address)
         except BaseException:
             await _let_go(parts, listener)
             raise
@@ -285,7 +285,8 @@ def put_together(
 
     links = StorageLinks(link)
     owned = OwnedPartitions(server)
-    membership = ServerMembership(host, coordinator, trouble, owned.stop_owning)
+    registration = Registration(server, "", settings.preferred)
+    membership = ServerMembership(host, coordinator, trouble, registration, owned.stop_owning)
     latencies = Histogram()
     shared = SharedParts(
         host,

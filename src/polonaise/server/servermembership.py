@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from math import isinf
 from typing import Final
 
@@ -30,16 +31,22 @@ class ServerMembership:
     """
 
     def __init__(
-        self, host: Host, coordinator: Coordinator, trouble: CoordinatorTrouble, on_ended: Callable[[str], None]
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        trouble: CoordinatorTrouble,
+        registration: Registration,
+        on_ended: Callable[[str], None],
     ) -> None:
-        """`on_ended` is told, with the reason, when the server must own nothing until `held` returns."""
+        """`registration` lacks the address, which is known once the server listens. `on_ended` is told, with the
+        reason, when the server must own nothing until `held` returns."""
         self._host = host
         self._coordinator = coordinator
         self._trouble = trouble
         self._on_ended = on_ended
         self._tenure = Tenure()
-        self.registration: Registration
-        """What the server is, or would be, registered by; unset until `register`."""
+        self.registration = registration
+        """What the server is, or would be, registered by."""
         self._membership: Membership | None = None
         self._renewed = asyncio.Event()
         """Set while the registration certainly holds."""
@@ -52,11 +59,11 @@ class ServerMembership:
         """Whether the server owns nothing since its registration may have run out, until it was renewed and an
         assignment read since then is followed."""
 
-    async def register(self, registration: Registration) -> None:
-        """Register the server; raises what `Coordinator.register` does."""
-        self.registration = registration
+    async def register(self, address: str) -> None:
+        """Register the server at the address at which it listens; raises what `Coordinator.register` does."""
+        self.registration = replace(self.registration, address=address)
         began_s = self._now_s
-        self._membership = await self._coordinator.register(registration)
+        self._membership = await self._coordinator.register(self.registration)
         self._note_renewed(began_s, self._membership)
 
     async def register_again(self) -> None:

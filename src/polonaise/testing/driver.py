@@ -140,9 +140,4 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
 def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> BlockingMemoryLog:
     """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`. Takes the options of
     `log`, and raises as it does."""
-    background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
-    try:
-        return BlockingMemoryLog(background, context.value, context.close)
-    except BaseException:  # broken off by a handler of signals
-        background.close(context.close)
-        raise
+    return hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory", BlockingMemoryLog)

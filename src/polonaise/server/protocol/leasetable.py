@@ -12,6 +12,7 @@ what must never happen twice needs a fence as well, checked where the effect is 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, NamedTuple
 
 from polonaise.wire.leases import (
@@ -77,12 +78,12 @@ class LeaseTable:
     def __init__(self) -> None:
         self._granted: dict[str, _Granted] = {}
         self._bytes = 0
-        self._since_s: float | None = None
+        self._since_s = inf
+        """Since when no earlier owner has granted anything, as far as is known: before the first session, never."""
 
     def begin(self, now_s: float) -> None:
-        """Note that no earlier owner has granted anything after this moment. Only the first call counts."""
-        if self._since_s is None:
-            self._since_s = now_s
+        """Note that no earlier owner has granted anything after this moment. A later call changes nothing."""
+        self._since_s = min(self._since_s, now_s)
 
     def count(self, now_s: float) -> int:
         return sum(granted.until_s > now_s for granted in self._granted.values())
@@ -100,7 +101,6 @@ class LeaseTable:
         if granted is not None and granted.until_s <= now_s:
             self._drop(asked.name)
             granted = None
-        assert self._since_s is not None, "no lease is asked for before the first session"
         early_s = self._since_s + duration_ms / 1000 - now_s
         if granted is not None and granted.duration_ms != duration_ms:
             # After a change of owners, holders are waited for as long as the duration that is asked for: so all that
