@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.client.protocol.ahead import Ahead
+from polonaise.client.batchreader import Ahead
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, append_own, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, error_of, next_step
-from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
-from polonaise.client.protocol.packing import Outgoing, frames
-from polonaise.client.protocol.subscription import MountVerdict, Subscription
+from polonaise.client.protocol.outstanding import AppendFailure, Outgoing, Outstanding, Pending, Unordered, frames
+from polonaise.client.protocol.subscription import Continuity, MountVerdict, Subscription
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
 from polonaise.terms import FailureReason, LockMode, MountState, OwnKind
 from rigs.fakeserver import FakeLog

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.log import partitions_of
 from polonaise.client.protocol.draft import Draft
-from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
-from polonaise.client.protocol.window import AppendWindow, SentFrame
+from polonaise.client.protocol.outstanding import (
+    AppendFailure,
+    AppendWindow,
+    Outstanding,
+    Pending,
+    SentFrame,
+    Unordered,
+)
 from polonaise.client.waiting import Admission, AppliedMark
 from polonaise.errors import Closed, ConsistencyLost
 from polonaise.terms import FailureReason

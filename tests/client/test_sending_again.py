@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from polonaise import Group, Log
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.outstanding import Outstanding, Pending
-from polonaise.client.protocol.packing import still_pending
-from polonaise.client.protocol.window import SENDS_MAX, AppendWindow, SentFrame
+from polonaise.client.protocol.outstanding import (
+    SENDS_MAX,
+    AppendWindow,
+    Outstanding,
+    Pending,
+    SentFrame,
+    still_pending,
+)
 from polonaise.client.receipt import Receipt
 from polonaise.errors import (
     AppendFailed,
@@ -31,7 +36,7 @@ from polonaise.errors import (
 )
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire.appends import AppendColumns, Operation, ReceivedAppends
-from polonaise.wire.frame import NO_PARTITION
+from polonaise.wire.codec import NO_PARTITION
 from polonaise.wire.messages import Append
 from rigs.clients import World
 from rigs.fakeserver import FakeLog, FakeMount, FakeServer

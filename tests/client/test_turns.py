@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import polonaise
 from polonaise import testing
+from polonaise.client.appends import TurnTaking
 from polonaise.client.protocol.turns import Turn, Turns, checked
-from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import AppliedMark
 from polonaise.errors import Abandoned, AppendExpired, Closed
 from polonaise.terms import LockMode

@@ -19,8 +19,7 @@ import pytest
 import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.wire import codec
-from polonaise.wire.codec import Message
-from polonaise.wire.frame import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames
+from polonaise.wire.codec import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames, Message
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
     AssignmentIs,

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polonaise.checksum import crc32
-from polonaise.client.protocol.outstanding import Outstanding, Pending
-from polonaise.client.protocol.packing import still_pending
-from polonaise.client.protocol.window import AppendWindow, SentFrame
+from polonaise.client.protocol.outstanding import AppendWindow, Outstanding, Pending, SentFrame, still_pending
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import Fenced
 from polonaise.log.batch import Batch, Columns, seal

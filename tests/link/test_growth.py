@@ -18,13 +18,11 @@ import pytest
 
 from polonaise.errors import ConnectionLost
 from polonaise.host.real import RealHost
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection
+from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.wire.appends import AppendColumns, ReceivedAppends, decode_failures
-from polonaise.wire.codec import Message
+from polonaise.wire.codec import Frames, Message
 from polonaise.wire.fetches import encode_bodies, encode_fetch, parse_bodies, parse_fetch
-from polonaise.wire.frame import Frames
 from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_SERVER,

@@ -19,8 +19,7 @@ from polonaise.errors import (
     TlsNotSpoken,
 )
 from polonaise.host.tcpcounts import segment_counts
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection
+from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol.measuring import LATELY_S, LossMeasuring
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (

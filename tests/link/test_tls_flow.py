@@ -16,8 +16,7 @@ import pytest
 from polonaise.errors import ConnectionLost, Overloaded
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, connect
+from polonaise.link.connection import Budget, Connection, connect
 from polonaise.link.settings import LinkSettings
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Feed
 from rigs.nodewithtls import NodeWithTls

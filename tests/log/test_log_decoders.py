@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.log.checks import digest
 from polonaise.log.control import decode_header, encode_header
-from polonaise.log.index import Checkpoint, Index
-from polonaise.log.partitionlog import LogSettings
+from polonaise.log.partitionlog import LogSettings, digest
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
-from polonaise.log.segment import SegmentHeader, frame_header, open_frame
+from polonaise.log.segment import Checkpoint, Index, SegmentHeader, frame_header, open_frame
 from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import KEY, PARTITION, Maker, Open, contents, crcs, life, opened_on, simulate
 

@@ -11,8 +11,7 @@ import pytest
 from polonaise.errors import DiskFailed, DiskFull, LogForked, OutOfOrder
 from polonaise.host import Host
 from polonaise.log import registers
-from polonaise.log.checks import digest
-from polonaise.log.partitionlog import LogSettings
+from polonaise.log.partitionlog import LogSettings, digest
 from polonaise_proving.stages.simulated.world import Machine
 from rigs.faults import raises_code
 from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, life, opened_on, simulate, simulated

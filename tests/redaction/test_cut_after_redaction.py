@@ -14,8 +14,7 @@ from polonaise.redaction import redacted, redacted_end, redacted_line, redacted_
 from polonaise.spark.agreedcount import AgreedCounts
 from polonaise.spark.protocol.sinkprogress import SinkProgress
 from polonaise.views.databaseerrors import first_line
-from polonaise.wire.codec import decode
-from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
+from polonaise.wire.codec import FRAME_BYTES_MAX, Frames, decode
 from polonaise.wire.messages import Refused
 
 ADDRESS = "postgresql://bank:hunter2secret@db/bank"

@@ -19,8 +19,7 @@ from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire import codec
 from polonaise.wire.appends import AppendColumns
-from polonaise.wire.codec import Message
-from polonaise.wire.frame import HEADER_BYTES, Frame, Frames
+from polonaise.wire.codec import HEADER_BYTES, Frame, Frames, Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Hello, Mount, Ping, Refused
 from rigs.cluster import nodes
 

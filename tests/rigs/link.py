@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, connect
+from polonaise.link.connection import Budget, Connection, connect
 from polonaise.link.protocol.greeting import hello
 from polonaise.link.settings import LinkSettings
 from polonaise.wire import codec
-from polonaise.wire.codec import Message
-from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
+from polonaise.wire.codec import FRAME_BYTES_MAX, Frames, Message
 from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_SERVER,

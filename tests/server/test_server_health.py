@@ -30,7 +30,7 @@ from polonaise.node.condition import (
     why_not_reached,
 )
 from polonaise.server.serverhealth import _parsed
-from polonaise.wire.frame import NO_PARTITION
+from polonaise.wire.codec import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
 from rigs.health import condition_when

@@ -10,7 +10,7 @@ from polonaise.errors import UnsupportedVersion
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.wire import codec
-from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
+from polonaise.wire.codec import FRAME_BYTES_MAX, Frames
 from polonaise.wire.messages import (
     NAMES_VERSION,
     PROTOCOL_VERSION,

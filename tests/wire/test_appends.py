@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polonaise.errors import ProtocolError
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
-from polonaise.wire import codec, frame
+from polonaise.wire import codec
 from polonaise.wire.appends import (
     CHANGE,
     GROUPS,
@@ -25,7 +25,7 @@ from polonaise.wire.appends import (
     decode_failures,
     encode_failures,
 )
-from polonaise.wire.frame import Frames
+from polonaise.wire.codec import Frames
 from polonaise.wire.messages import Append
 from rigs.order import Tx, append_of
 
@@ -50,7 +50,7 @@ def message_of(transactions: list[Tx]) -> Append:
 
 
 def over_the_wire(message: Append) -> Append:
-    (cut,) = Frames(frame.FRAME_BYTES_MAX).feed(b"".join(message.frame()))
+    (cut,) = Frames(codec.FRAME_BYTES_MAX).feed(b"".join(message.frame()))
     decoded = codec.decode(cut)
     assert isinstance(decoded, Append)
     return decoded

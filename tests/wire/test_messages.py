@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polonaise.errors import FrameDamaged, FrameTooLarge, ProtocolError
-from polonaise.wire import codec, frame
-from polonaise.wire.codec import Message
-from polonaise.wire.frame import HEADER_BYTES, Frames
+from polonaise.wire import codec
+from polonaise.wire.codec import HEADER_BYTES, Frames, Message
 from polonaise.wire.messages import Batches, Flush, GetRegister, Hello, Refused
 from rigs.hostile import raw_frame
 
@@ -51,8 +50,8 @@ def on_the_wire(message: Message, request: int = 0, partition: int = -1) -> byte
     return b"".join(message.frame(request=request, partition=partition))
 
 
-def received(raw: bytes) -> list[frame.Frame]:
-    return Frames(frame.FRAME_BYTES_MAX).feed(raw)
+def received(raw: bytes) -> list[codec.Frame]:
+    return Frames(codec.FRAME_BYTES_MAX).feed(raw)
 
 
 @pytest.mark.parametrize("number", sorted(codec.kinds()), ids=lambda n: codec.kinds()[n].__name__)
@@ -70,7 +69,7 @@ def test_however_the_stream_is_cut_the_same_messages_come_out(said: list[Message
     stream = b"".join(on_the_wire(message) for message in said)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))
     positions = [0, *sorted(cuts), len(stream)]
-    frames, heard = Frames(frame.FRAME_BYTES_MAX), []
+    frames, heard = Frames(codec.FRAME_BYTES_MAX), []
     for start, stop in itertools.pairwise(positions):
         heard += [codec.decode(cut) for cut in frames.feed(stream[start:stop])]
     assert heard == said
@@ -89,7 +88,7 @@ def test_frames_arrive_byte_by_byte_and_all_at_once() -> None:
 
 
 def test_no_more_is_kept_than_has_come() -> None:
-    frames = Frames(frame.FRAME_BYTES_MAX)
+    frames = Frames(codec.FRAME_BYTES_MAX)
     promised = on_the_wire(Batches(0, payload=[bytes(1_000_000)]))
     for position in range(500):
         frames.feed(promised[position : position + 1])
@@ -103,7 +102,7 @@ def test_a_frame_behind_the_hello_is_judged_by_the_limit_that_the_hello_brings()
     large = on_the_wire(Batches(3, payload=[bytes(100_000)]))
     (first,) = frames.feed(hello + large + large[:30])
     assert isinstance(codec.decode(first), Hello)
-    frames.bytes_max = frame.FRAME_BYTES_MAX
+    frames.bytes_max = codec.FRAME_BYTES_MAX
     (second,) = frames.feed(b"")
     assert codec.decode(second) == Batches(3, payload=[bytes(100_000)])
     (third,) = frames.feed(large[30:])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from polonaise.errors import ProtocolError
 from polonaise.wire import codec
-from polonaise.wire.codec import _KINDS
+from polonaise.wire.codec import _KINDS, FRAME_BYTES_MAX, Frames
 from polonaise.wire.deliveries import (
     DeliverEntries,
     DeliveryAccepted,
@@ -24,7 +24,6 @@ from polonaise.wire.deliveries import (
     parse_entries,
 )
 from polonaise.wire.fetches import encode_bodies, encode_fetch, parse_bodies, parse_fetch
-from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
 from polonaise.wire.leases import (
     ASKED_MAX,
     DURATION_MS_MAX,
@@ -45,8 +44,7 @@ from polonaise.wire.leases import (
     parse_listed,
     parse_names,
 )
-from polonaise.wire.messages import Bodies, Fetch, Health, HighWaterMark, Truncate
-from polonaise.wire.requestwords import _ASKED, request_words
+from polonaise.wire.messages import _ASKED, Bodies, Fetch, Health, HighWaterMark, Truncate, request_words
 
 ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=8, unique=True).map(sorted)
 payloads = st.one_of(st.none(), st.binary(max_size=30))

@@ -245,7 +245,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seed=2,
     ),
     "group-split-over-two-batches": Mutation(
-        "polonaise.client.protocol.packing",
+        "polonaise.client.protocol.outstanding",
         "    live = [out for out in waiting if out[0].failure is None]\n",
         "    live = [(*out[:7], True) for out in waiting if out[0].failure is None]\n",
         "P9: a group travels, and is judged, as single transactions",
@@ -381,7 +381,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seed=1,
     ),
     "scrub-that-does-not-look": Mutation(
-        "polonaise.log.checks",
+        "polonaise.log.partitionlog",
         "        batches = await log.read(first, log.last, bytes_max)\n",
         "        batches = await log.read(log.last, log.last, bytes_max)\n",
         "P10: rot that no reader meets stays, until the other replicas have rotted, too",
@@ -487,7 +487,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seed=19,
     ),
     "client-that-ignores-its-window": Mutation(
-        "polonaise.client.protocol.window",
+        "polonaise.client.protocol.outstanding",
         "        return not self._used or self._used + inbox_bytes(size) <= self._window_bytes\n",
         "        return True\n",
         "P11: appends to a partition that commits nothing are refused for want of room, instead of waiting",

@@ -440,7 +440,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over",
     ),
     "mark-ahead-of-the-log-believed": Mutation(
-        "polonaise.client.applying",
+        "polonaise.client.partitions",
         "                if mark > end:\n",
         "                if mark > end + (1 << 62):\n",
         "P7: a view whose database comes to be ahead of the log is told to have applied what it never was given",

@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
-from polonaise.client.copies import CopiedReceipt
 from polonaise.client.protocol.arguments import checked_seconds
+from polonaise.client.receipt import CopiedReceipt
 from polonaise.client.running import OutcomeKind
 from polonaise.client.running import Submission as AsynchronousSubmission
 from polonaise.errors import AppendUnknown, CopiesUnproved, DeadlineExceeded, PolonaiseError

@@ -44,8 +44,8 @@ from polonaise.wire.messages import (
     Read,
     RegisterIs,
     RegistersListed,
+    request_words,
 )
-from polonaise.wire.requestwords import request_words
 
 M = TypeVar("M", bound=Message)
 

@@ -1,7 +1,7 @@
 """The framed connection that all parts talk over: hello, requests and answers, heartbeats, deadlines, bounded writing.
 
 Client, server and storage node speak through this room, and never import each other. `protocol/` decides, and
-`connection.py` carries it out; `budget.py` bounds the memory of all accepted connections of a node together, and
+`connection.py` carries it out, within the memory that all accepted connections of a node may hold together;
 `vouching.py` compares a peer's hello with its certificate. Begin with the docstring of `Connection`, then read
 `data_received` and `_receive`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polonaise.wire.frame import FRAME_BYTES_MAX
+from polonaise.wire.codec import FRAME_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

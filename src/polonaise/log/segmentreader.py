@@ -12,10 +12,11 @@ from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDama
 from polonaise.host import Disk, File
 from polonaise.host.wholefiles import opened_file
 from polonaise.log.batch import Batch
-from polonaise.log.index import Index, IndexFile
 from polonaise.log.segment import (
     HEADER_BYTES,
     DamageFound,
+    Index,
+    IndexFile,
     Scan,
     Segment,
     SegmentHeader,

@@ -10,19 +10,21 @@ from typing import Final
 from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
 from polonaise.host import Buffer, Disk, File, Identity
 from polonaise.host.wholefiles import opened_file
-from polonaise.log import index as index_files
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.log.index import Checkpoint, Index, IndexFile
 from polonaise.log.segment import (
     FRAME_BYTES,
+    Checkpoint,
     DamageFound,
+    Index,
+    IndexFile,
     Scan,
     Segment,
     SegmentHeader,
     frame_header,
     name,
     open_batch,
+    read_index,
     read_preamble,
     scan,
 )
@@ -240,7 +242,7 @@ async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple
     """Return the last checkpoint of a segment's index; None when no usable one exists."""
     try:
         async with opened_file(disk, f"{directory}/{name(header.first, 'idx')}") as file:
-            return await index_files.load(file, header.identity)
+            return await read_index(file, header.identity)
     except NotFound:
         return None
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from polonaise.errors import Closed, DeadlineExceeded, NotFound, PolonaiseError, ProtocolError
 from polonaise.host import Host, Listener, network_trouble, unreachable
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection
+from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol import greeting
 from polonaise.link.protocol.peertext import printable
 from polonaise.link.settings import LinkSettings

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.continuity import Continuity
+from polonaise.client.protocol.subscription import Continuity
 from polonaise.errors import (
     AccessDenied,
     BatchDamaged,

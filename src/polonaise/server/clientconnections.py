@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from polonaise.errors import NotOwner, PolonaiseError, ProtocolError, UnknownPartition, WrongClusterKey, fresh
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection
+from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.server import trimming
 from polonaise.server.clusteranswers import ClusterAnswers
@@ -21,8 +20,7 @@ from polonaise.server.serverhealth import ServerHealth
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
 from polonaise.terms import PartitionId, ServerId
-from polonaise.wire.codec import Message
-from polonaise.wire.frame import NO_PARTITION
+from polonaise.wire.codec import NO_PARTITION, Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
 
 _REQUESTS_MAX: Final = 64

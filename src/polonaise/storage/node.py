@@ -25,8 +25,7 @@ from polonaise.errors import (
 )
 from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener, network_trouble, unreachable
-from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection
+from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles

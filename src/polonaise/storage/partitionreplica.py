@@ -13,8 +13,7 @@ from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
-from polonaise.log.checks import digest, verify_part
-from polonaise.log.partitionlog import PartitionLog
+from polonaise.log.partitionlog import PartitionLog, digest, verify_part
 from polonaise.log.segment import DamageFound
 from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.protocol.replica import (
@@ -425,7 +424,7 @@ class PartitionReplica:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-        """Verify a part of the log, as `log.checks.verify_part`. Damage is recorded before `DamageFound` is raised."""
+        """Verify a part of the log, as `verify_part`. Damage is recorded before `DamageFound` is raised."""
         await self._opened.wait()
         log, replica = self._usable()
         return await self._noting_damage(log, replica, verify_part(log, first, bytes_max))

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import ProtocolError
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
-from polonaise.wire.frame import Buffer
+from polonaise.wire.codec import Buffer
 from polonaise.wire.messages import Append
 
 LOCKS: Final = 1

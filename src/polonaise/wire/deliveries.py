@@ -19,9 +19,7 @@ from typing import Final
 from polonaise.checksum import crc32
 from polonaise.errors import ProtocolError
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.wire import frame
-from polonaise.wire.codec import I64, U32, Blob, Key, Message, Payload, Text, message, payload
-from polonaise.wire.frame import Buffer
+from polonaise.wire.codec import I64, U32, Blob, Buffer, Key, Message, Payload, Text, encode_frame, message, payload
 
 _APPLIED: Final = struct.Struct("<iq")
 _THROUGH: Final = struct.Struct("<q")
@@ -100,7 +98,7 @@ _NOT_RISING: Final = "the ids of a delivery must rise, from above {} on"
 
 def applied_frame(partition: PartitionId, through: TransactionId) -> list[Buffer]:
     """Return the frame of an `EntriesApplied`, made in one go: there is one of each batch."""
-    return frame.encode(EntriesApplied.TYPE, 0, partition, _THROUGH.pack(through))
+    return encode_frame(EntriesApplied.TYPE, 0, partition, _THROUGH.pack(through))
 
 
 def entries_frame(
@@ -118,7 +116,7 @@ def entries_frame(
         lengths = [_DUMMY if each is None else len(each) for each in payloads]
         data = b"".join(filter(None, payloads))
         head = struct.pack(f"<qII{count}q{count}i", previous, crc32(data), count * _ENTRY_BYTES, *ids, *lengths)
-    return frame.encode(DeliverEntries.TYPE, 0, partition, head, (data,) if data else ())
+    return encode_frame(DeliverEntries.TYPE, 0, partition, head, (data,) if data else ())
 
 
 def parse_entries(message: DeliverEntries) -> list[tuple[TransactionId, bytes | None]]:

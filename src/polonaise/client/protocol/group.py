@@ -22,7 +22,7 @@ from polonaise.client.protocol.locks import LOCK_BYTES, Lock, lock_columns
 from polonaise.errors import BadOption, TooManyLocks
 from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
-from polonaise.wire.frame import Buffer
+from polonaise.wire.codec import Buffer
 
 _UNBOUNDED: Final = Limits(*[2**62] * len(Limits._fields))
 

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from polonaise.errors import ConnectionLost
 from polonaise.link.protocol.greeting import PeerGreeting
 from polonaise.link.settings import LinkSettings
-from polonaise.wire.frame import Frame, Frames
+from polonaise.wire.codec import Frame, Frames
 
 OWN_REQUESTS: Final = 0x8000_0000
 """From here on request numbers are those of `Connection.request`."""

@@ -18,7 +18,7 @@ import numpy as np
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import LOCK_BYTES
 from polonaise.errors import fault
-from polonaise.wire.frame import Buffer
+from polonaise.wire.codec import Buffer
 
 VERSION: Final = 1
 LOCKS: Final = 1
