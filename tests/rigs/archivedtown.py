@@ -9,7 +9,7 @@ from polonaise.admin.archive import archive
 from polonaise.client.log import Log
 from polonaise.fragments.history import FragmentHistory
 from polonaise.fragments.mark import MARK, mark_of
-from polonaise.server.archivewatch import ArchiveLag
+from polonaise.server.fragmentwatches import ArchiveLag
 from polonaise.server.settings import ServerSettings
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
 from polonaise_proving.stages.simulated.object_store import SimulatedStore

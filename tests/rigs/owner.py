@@ -29,6 +29,7 @@ from typing import Any
 from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.errors import ConnectionLost, NotOwner, PolonaiseError
 from polonaise.log import registers
+from polonaise.server.protocol.commitclock import Moment
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitRoom,
@@ -44,14 +45,12 @@ from polonaise.server.protocol.effects import (
     Replicate,
     TellFailures,
 )
-from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.mounts import ClientMount, Committed
 from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
-from polonaise.server.protocol.tailcache import Committed
 from polonaise.terms import NO_TRANSACTION, BodyForm, ExpectationKind
 from polonaise.wire.copies import CopiesProved, ProveCopies
 from polonaise.wire.leases import LeasesAre, LeasesReleased, parse_answered

@@ -25,9 +25,9 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
-from polonaise.server.healthwarnings import HealthWarnings, _Trouble
 from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
+from polonaise.server.serverhealth import HealthWarnings, _Trouble
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import partition_words
 from rigs.town import Town, held_down, in_a_town, in_an_application
@@ -35,7 +35,7 @@ from rigs.waiting import wait_until
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "polonaise.server.healthwarnings"]
+    return [record.message for record in caplog.records if record.name == "polonaise.server.serverhealth"]
 
 
 @in_a_town

@@ -35,7 +35,7 @@ from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.reasons import Reason, Trouble
 from polonaise.server.partitionreader import PartitionReader
-from polonaise.server.protocol.tailcache import TailCache
+from polonaise.server.protocol.feeds import TailCache
 from polonaise.server.settings import ServerSettings
 from polonaise.wire.messages import Batches, Fetch
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY

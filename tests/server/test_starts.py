@@ -26,7 +26,7 @@ from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startingserver import StartingServer
-from polonaise.server.startturns import StartTurns
+from polonaise.server.turns import StartTurns
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, PartitionId, TransactionId
 from polonaise.wire.messages import Join, SessionInfo
 from polonaise_proving.stages.simulated import World

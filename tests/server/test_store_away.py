@@ -21,7 +21,7 @@ from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.reasons import Reason
-from polonaise.server.archivewatch import ArchiveLag
+from polonaise.server.fragmentwatches import ArchiveLag
 from polonaise.server.node import Server
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Node
 from polonaise_proving.stages.simulated.loop import LIFE

@@ -89,7 +89,7 @@ _SESSION_START: Final = "polonaise.server.sessionstart"
 _OWNER: Final = "polonaise.server.protocol.owner"
 _ORDER: Final = "polonaise.server.protocol.order"
 _LEASE: Final = "polonaise.coordination.lease"
-_COPY_TURNS: Final = "polonaise.server.copyturns"
+_COPY_TURNS: Final = "polonaise.server.turns"
 _CLUSTER_ANSWERS: Final = "polonaise.server.clusteranswers"
 
 MUTATIONS: Final[dict[str, Mutation]] = {
@@ -515,7 +515,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seed=2,
     ),
     "damaged-fragment-left-as-it-is": Mutation(
-        "polonaise.server.fragmentscrub",
+        "polonaise.server.fragmentwatches",
         "            await self._mend(reader, step)\n",
         "            scrub.good(self._clock.wall_us(), name)\n",
         "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",

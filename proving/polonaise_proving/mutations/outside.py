@@ -66,14 +66,14 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_who_says_nothing_is_waited_for_no_longer_than_the_timeout[log append-polonaise]",
     ),
     "missing-ids-looked-for-as-seldom-as-others": Mutation(
-        "polonaise.server.archivewatch",
+        "polonaise.server.fragmentwatches",
         "                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):\n",
         "                async with asyncio.timeout(self._look_s):\n",
         "P13: fragments that were brought back are told as missing for minutes",
         test="tests/server/test_store_away.py::test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are",
     ),
     "ids-that-a-read-misses-untold": Mutation(
-        "polonaise.server.archivewatch",
+        "polonaise.server.fragmentwatches",
         "            self.lag = before._replace(gone={**before.gone, partition: why})\n",
         "            self.lag = before\n",
         "P13: a server that has just told a reader that no fragment holds an id says that all is well",
@@ -81,7 +81,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_ids_that_a_reader_missed_are_told_at_once_and_until_they_are_back",
     ),
     "digest-clears-a-contradiction": Mutation(
-        "polonaise.server.fragmentscrub",
+        "polonaise.server.fragmentwatches",
         "        refused = self._scrub.refused_id(step.name)\n",
         "        refused = None\n",
         "P13: a fragment that others contradict is told as whole, because it has the digest in its name",
@@ -89,7 +89,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_fragments_that_contradict_each_other_are_told_until_the_read_that_was_refused_succeeds",
     ),
     "fragment-that-was-put-back-told-as-damaged": Mutation(
-        "polonaise.server.fragmentscrub",
+        "polonaise.server.fragmentwatches",
         "            if scrub.is_damaged(name):\n                step = await self._sized(name)\n",
         "",
         "P13: a fragment that was cut and put back is told as damaged until the next round of the scrub",

@@ -22,7 +22,7 @@ REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
         seed=796,
     ),
     "copies-proved-by-a-commit": Mutation(
-        "polonaise.server.protocol.copyproofs",
+        "polonaise.server.protocol.session",
         "        elif pending.id <= (proved := session.proved(pending.needs)):\n",
         "        elif pending.id <= (proved := committed):\n",
         "P1: an append that needs more copies than a quorum is told of as having them once it is committed",

@@ -4,12 +4,12 @@
 and its parts: `assignmentfollowing.py` follows the assignment (its rule is `assignment.py`), by which the server owns
 partitions (`ownedpartitions.py`), while `servermembership.py` keeps it registered and `unservable.py` tells the others
 what it can't serve; `clientconnections.py` takes connections, and `serverhealth.py` reads how all of this is.
-`servedpartition.py` is one partition's shell, which carries out what the owner decides; what all of them share is in
-`sharedparts.py`. `sessionstart.py` carries out the start of a session (in turns: `startturns.py`), `catchup.py` brings
-late replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the connections to storage
-nodes, and `clients.py` translates between messages and events. Reads of history are `partitionreader.py` and
-`archivedhistory.py`; requests about the cluster are answered by `clusteranswers.py`. What operators change is followed
-by `memberwatch.py` (members), `requirements.py` (copies and zones that commits need) and `storageaddresses.py`.
+`servedpartition.py` is one partition's shell, which brings its owner clients' messages, and carries out what the owner
+decides; what all of them share is in `sharedparts.py`. `sessionstart.py` carries out the start of a session,
+`catchup.py` brings late replicas up to date (both in turns: `turns.py`), and `storagelinks.py` keeps the connections to
+storage nodes. Reads of history are `partitionreader.py` and `archivedhistory.py`; requests about the cluster are
+answered by `clusteranswers.py`. What operators change is followed by `memberwatch.py` (members), `requirements.py`
+(copies and zones that commits need) and `storagelinks.py` (addresses).
 
 A rule about what is committed, told or decided belongs into `protocol/`; the files here may wait, retry and report.
 This room never imports `client` or `storage`.

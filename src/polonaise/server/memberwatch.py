@@ -13,8 +13,7 @@ from polonaise.host import Clock
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
-from polonaise.server.storageaddresses import StorageAddresses
-from polonaise.server.storagelinks import StorageLinks
+from polonaise.server.storagelinks import StorageAddresses, StorageLinks
 from polonaise.terms import PartitionId
 
 _log = logging.getLogger(__name__)

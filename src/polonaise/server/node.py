@@ -20,24 +20,21 @@ from polonaise.server.assignmentfollowing import AssignmentFollowing
 from polonaise.server.clientconnections import ClientConnections
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
-from polonaise.server.copyturns import CopyTurns
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.fragmentwatches import FragmentWatches
-from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.protocol.readiness import ReadinessChanges
-from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.protocol.turns import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.serverclock import ServerClock
-from polonaise.server.serverhealth import ServerHealth, ServerMeasures
+from polonaise.server.serverhealth import HealthWarnings, ServerHealth, ServerMeasures
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
 from polonaise.server.sharedparts import SharedParts
-from polonaise.server.startturns import StartTurns
-from polonaise.server.storageaddresses import StorageAddresses
-from polonaise.server.storagelinks import StorageLink, StorageLinks
+from polonaise.server.storagelinks import StorageAddresses, StorageLink, StorageLinks
+from polonaise.server.turns import CopyTurns, StartTurns
 from polonaise.server.unservable import UnservablePartitions
 from polonaise.server.valuenotes import ValueNotes
 from polonaise.terms import PartitionId, ServerId, StorageId

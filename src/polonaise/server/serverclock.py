@@ -8,8 +8,7 @@ from typing import Any
 
 from polonaise.errors import PartitionNotReady
 from polonaise.host import Host
-from polonaise.server.protocol.commitclock import FRESH_S, CommitClock
-from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.commitclock import FRESH_S, CommitClock, Moment
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import PeerClock, StorageId, clock_words

@@ -10,14 +10,13 @@ from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.patience import SyncPatience
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.copyturns import CopyTurns
 from polonaise.server.protocol.readiness import ReadinessChanges
-from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.protocol.turns import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.serverclock import ServerClock
 from polonaise.server.settings import ServerSettings
-from polonaise.server.startturns import StartTurns
 from polonaise.server.storagelinks import StorageLink
+from polonaise.server.turns import CopyTurns, StartTurns
 from polonaise.terms import StorageId
 
 

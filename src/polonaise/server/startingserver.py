@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 from polonaise.coordination import Coordinator
 from polonaise.histogram import Histogram
 from polonaise.host import Host, network_trouble, unreachable
-from polonaise.server.copyturns import CopyTurns
 from polonaise.server.node import Server
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.serverclock import ServerClock
 from polonaise.server.serverhealth import OwnHealth, ServerMeasures
 from polonaise.server.settings import ServerSettings
+from polonaise.server.turns import CopyTurns
 from polonaise.terms import PartitionId
 
 

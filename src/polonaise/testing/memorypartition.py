@@ -10,8 +10,8 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.clients import send
 from polonaise.server.partitionreader import PartitionReader
+from polonaise.server.protocol.commitclock import Moment
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitRoom,
@@ -25,10 +25,10 @@ from polonaise.server.protocol.effects import (
     ReadHistory,
     Replicate,
 )
-from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.mounts import Committed
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.protocol.tailcache import Committed
+from polonaise.server.servedpartition import send
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
 from polonaise.wire.codec import Message

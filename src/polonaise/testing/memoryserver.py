@@ -14,10 +14,10 @@ from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.log.producers import Produced, parse_request
 from polonaise.log.registers import TOTAL_BYTES_MAX
-from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import check_bodies, check_frame
+from polonaise.server.servedpartition import receive
 from polonaise.terms import ChangeKind, FailureReason, PartitionId
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.testing.memorypartition import GENERATION, MemoryPartition

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise.server.protocol.commitclock import CommitClock
-from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.commitclock import CommitClock, Moment
 from polonaise.terms import PeerClock, clock_words
 
 START_US = 1_750_000_000_000_000

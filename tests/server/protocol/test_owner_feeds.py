@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.protocol.mounts import ClientMount
-from polonaise.server.protocol.tailcache import Committed, TailCache
+from polonaise.server.protocol.feeds import TailCache
+from polonaise.server.protocol.mounts import ClientMount, Committed
 from polonaise.terms import BodyForm
 from polonaise.wire.messages import Mount
 from rigs.owner import COMMITTED, READY, SENT, Talk, check

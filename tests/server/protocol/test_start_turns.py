@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from polonaise.server.protocol.startqueue import StartQueue
-from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.protocol.turns import StartQueue, Ticks
 from rigs.owner import Talk
 
 

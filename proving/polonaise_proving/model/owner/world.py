@@ -10,7 +10,7 @@ from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pe
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, ConsistencyLost
 from polonaise.log.batch import Batch
-from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.commitclock import Moment
 from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings

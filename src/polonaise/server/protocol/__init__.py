@@ -1,7 +1,7 @@
 """The decisions of a partition's owner: locks, order, commit, session start. Plain objects without clock or I/O.
 
-Begin with `owner`: events in, effects out. `recovery` decides how a session starts, and stands by itself. `startqueue`
-and `ticks` are about the many partitions of a server.
+Begin with `owner`: events in, effects out. `recovery` decides how a session starts, and stands by itself. `turns`
+is about the many partitions of a server.
 
 A field is written by the methods of its own object, unless its description says who else writes it; outside of this
 folder nobody writes one (`tests/server/protocol/test_who_writes.py`).

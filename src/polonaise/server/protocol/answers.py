@@ -9,10 +9,8 @@ from polonaise.errors import PolonaiseError
 from polonaise.server.protocol.committedregisters import CommittedRegisters
 from polonaise.server.protocol.effects import Answer, Effect, RefuseRequest
 from polonaise.server.protocol.feeds import Feeds
-from polonaise.server.protocol.inbox import Inbox
-from polonaise.server.protocol.leasetable import LeaseTable
-from polonaise.server.protocol.mounts import ClientMount
-from polonaise.server.protocol.pendingrequests import (
+from polonaise.server.protocol.inbox import (
+    Inbox,
     PendingFlush,
     PendingLeases,
     PendingMark,
@@ -21,6 +19,8 @@ from polonaise.server.protocol.pendingrequests import (
     PendingRequest,
     Pulse,
 )
+from polonaise.server.protocol.leasetable import LeaseTable
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, MountState, TransactionId
 from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted

@@ -15,10 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from polonaise.server.protocol.moment import Moment
 from polonaise.terms import PeerClock, StorageId, clock_words
+
+
+class Moment(NamedTuple):
+    """One moment, on two clocks."""
+
+    monotonic_s: float
+    """Seconds of a clock that never goes back, for durations and deadlines."""
+    wall_us: int
+    """Microseconds UTC, for commit times; it may jump either way."""
+
 
 FRESH_S: Final = 15.0
 """For so many seconds a measure of another clock counts: several are made in that time."""

@@ -1,15 +1,77 @@
-"""The inbox of a partition: clients' appends and requests in order of arrival, before the owner judges them."""
+"""The inbox of a partition: clients' appends and requests in order of arrival, before the owner judges them.
+
+The next message to the replicas has to prove what is requested, as it does for the pulse of an idle partition.
+`until_s` is a request's deadline in monotonic seconds, and `request` the number under which it is answered.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
+from polonaise.server.protocol.committedregisters import AskedRegisters
+from polonaise.server.protocol.leasetable import AskedLeases, ReleasedLeases
 from polonaise.server.protocol.mounts import ClientMount
-from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.terms import TransactionId
 from polonaise.wire.appends import ReceivedAppends, inbox_bytes
+
+
+class PendingMount(NamedTuple):
+    """Asks whether a mount may append: all appends of its client's older mounts are decided, and fed if committed."""
+
+    until_s: float
+    request: int
+    mount: ClientMount
+    client_high_water_mark: TransactionId
+
+
+class PendingFlush(NamedTuple):
+    """Asks to be told when every earlier append of a mount is decided, and fed if it is committed."""
+
+    until_s: float
+    request: int
+    mount: ClientMount
+
+
+class PendingMark(NamedTuple):
+    """Asks for the committed high-water mark."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+
+
+class PendingRegisters(NamedTuple):
+    """Asks for the value of a register, or for a page of registers."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+    asked: AskedRegisters
+
+
+class PendingLeases(NamedTuple):
+    """Asks for leases, or releases some."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+    asked: AskedLeases | ReleasedLeases
+
+
+class Pulse(NamedTuple):
+    """Has the replicas of an idle partition acknowledge a barrier: so a fault is found before a writer finds it."""
+
+    until_s: float
+
+
+PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | PendingLeases | Pulse
+
+PULSE: Final = Pulse(float("inf"))
+"""No client waits for it, so it has no deadline."""
+
 
 COUNT_MAX: Final = 20_000
 """The most append frames and requests in an inbox, together."""

@@ -8,7 +8,6 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from polonaise.log.batch import Batch
-from polonaise.server.protocol.tailcache import Committed
 from polonaise.terms import BodyForm, ClientId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Mount
@@ -23,6 +22,14 @@ class Flow(enum.Enum):
     OPEN = "nothing but commits and credit"
     FULL = "its connection to take what it was sent"
     READING = "history to be read for it"
+
+
+class Committed(NamedTuple):
+    """A committed batch, as it is cached and fed."""
+
+    first: TransactionId
+    last: TransactionId
+    raw: bytes
 
 
 class KeptAnswer(NamedTuple):

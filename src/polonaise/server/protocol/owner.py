@@ -27,8 +27,8 @@ from polonaise.histogram import Histogram
 from polonaise.log.batch import Batch
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.answers import Answers
+from polonaise.server.protocol.commitclock import Moment
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
-from polonaise.server.protocol.copyproofs import CopyProofs, PendingProof
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitTurn,
@@ -40,26 +40,25 @@ from polonaise.server.protocol.effects import (
     MarkMoved,
     Replicate,
 )
-from polonaise.server.protocol.feeds import Feeds
-from polonaise.server.protocol.inbox import Inbox, WaitingAppends
-from polonaise.server.protocol.leasetable import LeaseTable, checked_leases
-from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import ClientMount, Flow
-from polonaise.server.protocol.order import HeldRefusals, Order, Refusal, SealedBatch
-from polonaise.server.protocol.pendingrequests import (
+from polonaise.server.protocol.feeds import Feeds, TailCache
+from polonaise.server.protocol.inbox import (
     PULSE,
+    Inbox,
     PendingFlush,
     PendingLeases,
     PendingMark,
     PendingMount,
     PendingRegisters,
     PendingRequest,
+    WaitingAppends,
 )
+from polonaise.server.protocol.leasetable import LeaseTable, checked_leases
+from polonaise.server.protocol.mounts import ClientMount, Committed, Flow
+from polonaise.server.protocol.order import HeldRefusals, Order, Refusal, SealedBatch
 from polonaise.server.protocol.readiness import Readiness, ReadinessChanges
 from polonaise.server.protocol.recovery import Known, takes_next
-from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
+from polonaise.server.protocol.session import REQUESTS_MAX, CopyProofs, PendingProof, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
-from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
     NO_SESSION,
     NO_TRANSACTION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
-from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.commitclock import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer
 from polonaise.terms import NO_TRANSACTION
