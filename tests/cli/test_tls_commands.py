@@ -15,8 +15,7 @@ from typer.main import get_command
 from polonaise.admin import certificates
 from polonaise.admin.certificates import files_of_holder
 from polonaise.cli.application import application
-from polonaise.host.certificates import CLIENT, PLAYER, SERVER, STORAGE, TARGET
-from polonaise.host.tls import TlsIdentity
+from polonaise.host.tls import CLIENT, PLAYER, SERVER, STORAGE, TARGET, TlsIdentity
 from rigs.shell import Shell
 
 

@@ -20,9 +20,8 @@ from polonaise.admin.asking import ask_health, connected
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.coordination.values import ExpectedServer, ExpectedServers
 from polonaise.errors import CertificateRefused, CertificateUnusable, PolonaiseError, TlsNotSpoken, TlsRequired
-from polonaise.host.certificates import CLIENT, PLAYER, SERVER, STORAGE, TARGET
 from polonaise.host.real import RealHost
-from polonaise.host.tls import VARIABLES, TlsFiles, TlsIdentity
+from polonaise.host.tls import CLIENT, PLAYER, SERVER, STORAGE, TARGET, VARIABLES, TlsFiles, TlsIdentity
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from polonaise.player import JsonLinesTarget, serve
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, GetUniqueId

@@ -22,9 +22,8 @@ from polonaise.coordination.zookeeperensemble import ensemble_troubles
 from polonaise.coordination.zookeepersession import TlsHandler
 from polonaise.errors import BadOption, CoordinatorUnavailable
 from polonaise.host import tls
-from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealClock, RealHost
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import CLIENT, TlsFiles, TlsIdentity
 from polonaise.node.addresses import coordinator_at
 from rigs.tls import Authority, replace
 from rigs.zookeeper import SESSION_S, ensemble, new_root

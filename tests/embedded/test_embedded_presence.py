@@ -19,8 +19,7 @@ from polonaise.admin.logs import conditions
 from polonaise.errors import BadOption, DeadlineExceeded, NotFound, PolonaiseError, WrongClusterKey
 from polonaise.fragments.mark import MARK, put_mark
 from polonaise.fragments.store import open_store
-from polonaise.host.files import RealDisk
-from polonaise.host.threads import DiskThreads
+from polonaise.host.files import DiskThreads, RealDisk
 from polonaise.node import embedded, hostelection
 from polonaise.node.embedded import parse_embedded
 from rigs.faults import raises_code

@@ -16,7 +16,7 @@ import pytest
 
 import polonaise
 from polonaise.client.log import Log
-from polonaise.host.threads import DiskThreads
+from polonaise.host.files import DiskThreads
 from rigs.waiting import time_passes, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

@@ -23,7 +23,7 @@ import pytest
 
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, is_every_interface, parse_address
-from polonaise.host.filelimits import check_room
+from polonaise.host.files import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
 from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost, TooManyOpenFiles
-from polonaise.host import Network, socketdirectory, sockets, unreachable
+from polonaise.host import Network, sockets, unreachable
 from polonaise.host.real import RealHost
-from polonaise.host.socketdirectory import SocketDirectory
+from polonaise.host.sockets import SocketDirectory
 from polonaise.node.embedded import EmbeddedSockets
 from rigs.descriptors import no_descriptors_left
 from rigs.waiting import wait_until
@@ -106,7 +106,7 @@ async def test_what_is_no_bare_name_is_refused(deep: Path, host: RealHost, addre
 async def test_without_proc_a_short_socket_path_works_and_a_long_one_is_refused(
     deep: Path, host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socketdirectory, "_DESCRIPTORS", str(tmp_path / "no proc"))
+    monkeypatch.setattr(sockets, "_DESCRIPTORS", str(tmp_path / "no proc"))
     with pytest.raises(BadOption, match="shorter path"):
         await SocketDirectory(str(deep), host.network).listen("unix:here", asyncio.Protocol)
     monkeypatch.chdir(tmp_path)

@@ -16,11 +16,9 @@ import pytest
 
 from polonaise.errors import BadOption, Closed, DirectoryInUse, DiskFailed
 from polonaise.host import files
-from polonaise.host.files import try_lock
+from polonaise.host.files import ALONE_S, APART_S, REST_RATIO, SLOW_S, SMALL_BYTES, DiskThreads, SyncsInLoop, try_lock
 from polonaise.host.real import RealHost
 from polonaise.host.replacing import check_replaceable, is_standard_output, may_be_replaced, replaced
-from polonaise.host.syncs import ALONE_S, APART_S, REST_RATIO, SLOW_S, SMALL_BYTES, SyncsInLoop
-from polonaise.host.threads import DiskThreads
 from rigs.waiting import time_passes, wait_until
 
 SMALL = [b"frame", b"batch"]
@@ -110,7 +108,7 @@ class Syncs:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
-    monkeypatch.setattr("polonaise.host.syncs.ALONE_S", 0.0)
+    monkeypatch.setattr("polonaise.host.files.ALONE_S", 0.0)
     return Syncs(monkeypatch)
 
 

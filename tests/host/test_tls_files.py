@@ -16,8 +16,21 @@ import pytest
 from polonaise.admin import certificates
 from polonaise.errors import AccessDenied, BadOption, CertificateUnusable
 from polonaise.host import tls
-from polonaise.host.certificates import CLIENT, ROLE_URI, ROLE_WORDS, SERVER, STORAGE, said_by
-from polonaise.host.tls import EXPIRY_WARNING_S, RETRY_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
+from polonaise.host.tls import (
+    CLIENT,
+    EXPIRY_WARNING_S,
+    RETRY_S,
+    ROLE_URI,
+    ROLE_WORDS,
+    SERVER,
+    STORAGE,
+    VARIABLES,
+    TlsFiles,
+    TlsIdentity,
+    files_in,
+    said_by,
+    tls_identity,
+)
 from rigs.privileges import unprivileged
 from rigs.tls import EXPIRED_DAYS, Authority, replace
 from rigs.waiting import block_until

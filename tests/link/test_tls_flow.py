@@ -112,7 +112,7 @@ async def test_what_a_deaf_peer_leaves_unread_is_counted(identity: TlsIdentity, 
 
 @on_both_loops
 async def test_a_few_bytes_take_a_few_bytes_of_memory_when_they_arrive(identity: TlsIdentity) -> None:
-    """As without TLS (`host/receiving.py`): both loops ask for 256 KiB for each record, and give most of it back."""
+    """As without TLS (`host/sockets.py`): both loops ask for 256 KiB for each record, and give most of it back."""
     async with joined(identity) as [(near, far)]:
         near.transport.write(b"first")
         await wait_until(lambda: far.received_bytes == 5)

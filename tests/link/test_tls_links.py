@@ -17,10 +17,9 @@ import pytest
 
 from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
-from polonaise.host import acceptor, tlssockets
-from polonaise.host.certificates import CLIENT, SERVER, STORAGE
+from polonaise.host import sockets, tlssockets
 from polonaise.host.real import RealClock, RealHost
-from polonaise.host.tls import TlsIdentity
+from polonaise.host.tls import CLIENT, SERVER, STORAGE, TlsIdentity
 from polonaise.link import vouching
 from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
@@ -383,14 +382,14 @@ async def test_a_machine_without_one_family_listens_on_the_other(
     ours: Authority, *, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     host = RealHost(tls=TlsIdentity(ours.node()))
-    bound = acceptor._bound_to
+    bound = sockets._bound_to
 
     def without(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
         if where[0] == "127.0.0.2":
             raise OSError(number, os.strerror(number))
         return bound(family, kind, protocol, where)
 
-    monkeypatch.setattr(acceptor, "_bound_to", without)
+    monkeypatch.setattr(sockets, "_bound_to", without)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses
     ])  # fmt: skip

@@ -14,8 +14,7 @@ import grpc
 import pytest
 
 from polonaise.errors import AddressInUse, BadOption, InvariantViolated
-from polonaise.host.certificates import PLAYER, TARGET
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import PLAYER, TARGET, TlsFiles, TlsIdentity
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.grpctransport import channels, server
 from polonaise.player.grpctransport.endpoint import REASON_CHARACTERS_MAX, GrpcEndpoint

@@ -15,8 +15,7 @@ import pytest
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.host import Host
-from polonaise.host.certificates import CLIENT, PLAYER, TARGET
-from polonaise.host.tls import TlsIdentity
+from polonaise.host.tls import CLIENT, PLAYER, TARGET, TlsIdentity
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.link.settings import LinkSettings

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, Closed, InvariantViolated
-from polonaise.host.certificates import CLIENT, PLAYER, SERVER, STORAGE, TARGET
-from polonaise.host.tls import TlsFiles
+from polonaise.host.tls import CLIENT, PLAYER, SERVER, STORAGE, TARGET, TlsFiles
 from polonaise.player import TargetServer, remote, serve
 from polonaise.player.deliverytarget import AppliedBatch, Judge
 from polonaise.player.protocol.entries import DeliveryBatch, Fence

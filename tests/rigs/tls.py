@@ -9,8 +9,7 @@ from typing import Any, cast
 from polonaise.admin import certificates
 from polonaise.admin.certificates import CertificateHolder
 from polonaise.host import tls
-from polonaise.host.certificates import CLIENT, SERVER, STORAGE
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import CLIENT, SERVER, STORAGE, TlsFiles, TlsIdentity
 
 EXPIRED_DAYS = 1e-9
 HERE = ("localhost", "127.0.0.1", "::1")

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, BadOption, CertificateUnusable, ExtraMissing
-from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET
 from polonaise.host.files import with_own_errors
 from polonaise.host.replacing import replaced
-from polonaise.host.tls import TlsFiles
+from polonaise.host.tls import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, TlsFiles
 
 try:
     from cryptography import x509

@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 from polonaise.admin.settingkeys import NEW_PARTITIONS, NEW_SERVERS, NEW_STORAGE
 from polonaise.admin.zookeeper import check_free
 from polonaise.errors import AddressInUse, BadOption, UnsupportedFormat, fault
+from polonaise.host import write_whole
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import with_own_errors
 from polonaise.host.real import RealHost
-from polonaise.host.wholefiles import write_whole
 from polonaise.node.addresses import MARKER
 from polonaise.node.local import LocalAddresses
 

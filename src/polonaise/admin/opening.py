@@ -11,9 +11,8 @@ from polonaise.admin.cluster import ClusterObserver
 from polonaise.coordination import Coordinator
 from polonaise.errors import CoordinatorOutdated, PolonaiseError
 from polonaise.host import Host
-from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
-from polonaise.host.tls import tls_identity
+from polonaise.host.tls import CLIENT, tls_identity
 from polonaise.node.addresses import coordinator_at
 
 _CLOSE_S: Final = 5.0

@@ -40,9 +40,8 @@ from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore, ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
-from polonaise.host import Disk, Host
+from polonaise.host import Disk, Host, write_file
 from polonaise.host.real import RealHost
-from polonaise.host.wholefiles import write_file
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.partitionlog import LogSettings, PartitionLog

@@ -81,7 +81,7 @@ def with_coordinator(
 
     async def run() -> None:
         from polonaise.admin.opening import opened_coordinator
-        from polonaise.host.certificates import CLIENT, SERVER
+        from polonaise.host.tls import CLIENT, SERVER
 
         role = SERVER if as_server else CLIENT
         opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(address, role)

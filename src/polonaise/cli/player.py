@@ -45,9 +45,8 @@ def player_start(
     all. On SIGHUP the file is read again, and targets come and go. SIGTERM hands over to a process that stands by.
     """
     from polonaise.admin.configuration import CONFIG_VARIABLE, configuration_of
-    from polonaise.host import certificates
     from polonaise.host.real import run
-    from polonaise.host.tls import tls_identity
+    from polonaise.host.tls import CLIENT, tls_identity
     from polonaise.node.playerplan import loaded
     from polonaise.node.playerprocess import run_player
 
@@ -58,7 +57,7 @@ def player_start(
         given = configuration_of("player", file, options)
         running.start_logging(given["log_format"], verbose=verbose)
         served = running.http_at(given["http"])
-        identity = tls_identity(certificates.CLIENT)
+        identity = tls_identity(CLIENT)
         files = None if identity is None else identity.files
         plan = loaded(given.player_plan(), files)
 

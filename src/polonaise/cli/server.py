@@ -34,9 +34,8 @@ def server_run(
     the configuration file; `polonaise config show server` lists them.
     """
     from polonaise.admin.configuration import configuration_of
-    from polonaise.host import certificates
     from polonaise.host.real import run
-    from polonaise.host.tls import tls_identity
+    from polonaise.host.tls import SERVER, tls_identity
     from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.processes import check_server_address, run_server
 
@@ -50,7 +49,7 @@ def server_run(
         address = given.required("coordinator", "server")
         nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
         partitions, fragments = given["partitions"], given["fragments"]
-        identity = tls_identity(certificates.SERVER)
+        identity = tls_identity(SERVER)
     with running.telling_its_end(given["log_format"]):
         run(
             lambda host: run_server(

@@ -44,10 +44,9 @@ def storage_run(
     the configuration file; `polonaise config show storage` lists them.
     """
     from polonaise.admin.configuration import configuration_of
-    from polonaise.host import certificates
     from polonaise.host.address import parse_address
     from polonaise.host.real import run
-    from polonaise.host.tls import tls_identity
+    from polonaise.host.tls import STORAGE, tls_identity
     from polonaise.node.processes import run_storage
     from polonaise.storage.settings import STOP_S_MAX
 
@@ -58,7 +57,7 @@ def storage_run(
         running.start_logging(given["log_format"], verbose=verbose)
         settings, served = given.storage_settings(), running.http_at(given["http"])
         parse_address(settings.listen)
-        identity = tls_identity(certificates.STORAGE)
+        identity = tls_identity(STORAGE)
     with running.telling_its_end(given["log_format"]):
         run(
             lambda host: run_storage(host, settings, running.say_ready, served),

@@ -27,9 +27,8 @@ from polonaise.errors import (
     PolonaiseError,
     fresh,
 )
-from polonaise.host import DirectoryLock, Host
+from polonaise.host import DirectoryLock, Host, opened_file
 from polonaise.host.unawaited import retrieve
-from polonaise.host.wholefiles import opened_file
 from polonaise.log.openfiles import SharedSync
 
 FORMAT: Final = 1

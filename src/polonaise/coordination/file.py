@@ -50,8 +50,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
 )
-from polonaise.host import DirectoryLock, Host
-from polonaise.host.wholefiles import opened_file
+from polonaise.host import DirectoryLock, Host, opened_file
 from polonaise.redaction import redacted_address
 
 _SYNC_TRIES: Final = 3

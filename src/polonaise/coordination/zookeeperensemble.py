@@ -9,7 +9,7 @@ from typing import Final
 from polonaise.coordination.backend import NotAsked
 from polonaise.errors import CertificateUnusable
 from polonaise.host.address import HostPort, parse_address
-from polonaise.host.filelimits import too_many_open
+from polonaise.host.files import too_many_open
 from polonaise.host.sockets import dial
 from polonaise.host.tls import TlsFiles, TlsIdentity
 

@@ -27,8 +27,7 @@ from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.coordination.zookeeperdata import DataTrial, why_ended
 from polonaise.errors import CertificateUnusable
 from polonaise.host.sockets import refuse_itself
-from polonaise.host.tls import TlsFiles, TlsIdentity
-from polonaise.host.tlsfaults import handshake_fault
+from polonaise.host.tls import TlsFiles, TlsIdentity, handshake_fault
 
 SILENCE_S: Final = 1.0
 """How long a connected server may say nothing to a request until another one is tried."""

@@ -2,13 +2,9 @@
 
 - This file has the ports. Begin here; a promise in its docstrings holds for every implementation (`tests/conformance`).
 - `real.py`: the machine, and `run`, which runs a node on it. The simulator has ports of its own.
-- `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
-- `sockets.py`, `socketdirectory.py`, `address.py`: the network; `acceptor.py`: how connections are accepted;
-  `receiving.py`: the memory that is read into; `filelimits.py`: the limits on open files; `wholefiles.py`: a file
-  opened for one use, or written whole.
-- `tlssockets.py`: the network with TLS; `tlsflow.py`: how writes wait over TLS; `tls.py`: a process's certificate and
-  key, read again when they change; `certificates.py`: what a certificate says; `tlsfaults.py`: what went wrong, in
-  words.
+- `files.py`: POSIX files, and the threads that wait for them.
+- `sockets.py`, `address.py`: the network; `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and
+  key, read again when they change, and in words what went wrong.
 - `stopsignals.py`: how signals, or its parent's end, end a program; `forks.py`: what a forked child must not touch;
   `unawaited.py`: failures that nobody waits for any more.
 
@@ -20,8 +16,10 @@ asyncio's own: the event loop belongs to the host too. A port raises `PolonaiseE
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import posixpath
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -223,3 +221,28 @@ class Host(Protocol):
 
         In an application's process only what runs on this host is stopped.
         """
+
+
+@contextlib.asynccontextmanager
+async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIterator[File]:
+    file = await disk.open(path, create=create)
+    try:
+        yield file
+    finally:
+        await file.close()
+
+
+async def write_file(disk: Disk, path: str, buffers: Sequence[Buffer]) -> None:
+    """Replace the contents of a file, durably but for a new name. A crash may leave a part."""
+    async with opened_file(disk, path, create=True) as file:
+        await file.truncate(0)
+        await file.write(0, buffers, sync=True)
+
+
+async def write_whole(disk: Disk, directory: str, name: str, buffers: Sequence[Buffer]) -> None:
+    """Write a file durably under its name in the directory: a crash leaves it whole, or what was there before."""
+    path = posixpath.join(directory, name)
+    await write_file(disk, f"{path}.new", buffers)
+    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
+    await disk.rename(f"{path}.new", path)
+    await disk.sync_directory(directory)

@@ -1,5 +1,10 @@
-"""POSIX files: a node's behind a few threads, so that its loop waits for no disk except as `syncs` allows; tools'
+"""POSIX files: a node's behind a few threads, so that its loop waits for no disk except as `SyncsInLoop` allows; tools'
 block.
+
+Every append makes the trip to a thread: a job goes through one queue, and its outcome comes back with one call into the
+loop. An executor's futures, their locks and their chaining to the loop's cost several times as much. The loop of a
+storage node, which does little else than sync for others, may wait for a short sync itself, because the trip would take
+longer; while it waits, it hears nobody.
 
 `OSError` is translated here. A call whose caller was cancelled still runs to its end; a file is closed only after the
 last such call, so that nothing reaches another file under a descriptor used anew.
@@ -11,12 +16,16 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import logging
 import os
+import queue
+import resource
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import (
     AccessDenied,
@@ -27,13 +36,231 @@ from polonaise.errors import (
     NotADirectory,
     NotFound,
     PolonaiseError,
+    TooManyOpenFiles,
 )
 from polonaise.host import Buffer, DirectoryLock, DiskSpace, File, Identity
-from polonaise.host.filelimits import too_many_open
-from polonaise.host.syncs import SyncsInLoop
-from polonaise.host.threads import DiskThreads
+
+
+def too_many_open(error: OSError, what: str) -> TooManyOpenFiles | None:
+    """Return the fault if the system has no descriptor left for `what`; None for any other error."""
+    if error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return TooManyOpenFiles(
+            f"{what}: this process has {limit} files and sockets open, as many as it may: raise its limit of open "
+            "files (ulimit -n, LimitNOFILE of systemd)"
+        )
+    if error.errno == errno.ENFILE:
+        return TooManyOpenFiles(f"{what}: this machine has as many files open as it may: raise fs.file-max")
+    return None
+
+
+def check_room(count: int, what: str) -> None:
+    """Raise `TooManyOpenFiles` unless the system gives this process `count` files or sockets more."""
+    descriptors: list[int] = []
+    try:
+        for _ in range(count):
+            descriptors.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        exhausted = too_many_open(error, what)
+        if exhausted is None:
+            raise
+        raise exhausted from error
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+SMALL_BYTES: Final = 16 * 1024
+"""The largest write for which the loop waits: a larger one takes longer than the trip to a thread."""
+ALONE_S: Final = 0.1
+"""So long a file must have been the only one synced: threads sync several at the same time."""
+APART_S: Final = 0.0001
+"""The least time between two syncs in the loop, for the others' turn."""
+SLOW_S: Final = 0.05
+"""A sync that takes longer is slow: the loop must not wait for such a disk."""
+REST_RATIO: Final = 50.0
+"""A slow sync sends all to threads for this many times its duration: a disk that hangs holds the loop up once."""
+
+
+class SyncsInLoop:
+    """Lets the loop wait for a small sync of the only busy file, unless one in the loop was slow not long ago."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._file: object = None
+        self._not_before_s = 0.0
+        self._began_s = 0.0
+
+    def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
+        """Whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
+
+        Call this before every write with a sync: the calls tell which files are busy.
+        """
+        now_s = self._began_s = self._now_s()
+        if file is not self._file:
+            self._file = file
+            self._not_before_s = max(self._not_before_s, now_s + ALONE_S)
+        return now_s >= self._not_before_s and sum(map(len, buffers)) <= SMALL_BYTES
+
+    def waited(self) -> None:
+        now_s = self._now_s()
+        took_s = now_s - self._began_s
+        self._not_before_s = now_s + (REST_RATIO * took_s if took_s > SLOW_S else APART_S)
+
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S_MAX: Final = 10.0
+"""How long `DiskThreads.close` waits for the threads to end."""
+
+_Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+
+class _Job(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+    call: Callable[[], Any]
+
+
+class _Offer(Generic[T]):
+    """What one thread opens and another takes; if the offer is withdrawn instead, `give_back` closes it."""
+
+    def __init__(self, call: Callable[[], T], give_back: Callable[[T], None]) -> None:
+        self._call = call
+        self._give_back = give_back
+        self._guard = threading.Lock()
+        self._made: list[T] = []
+        self._withdrawn = False
+
+    def make(self) -> None:
+        made = self._call()
+        with self._guard:
+            self._made.append(made)
+        # After it was noted: whichever of `make` and `withdraw` comes second finds it, and gives it back.
+        if self._withdrawn:
+            self._return()
+
+    def take(self) -> T:
+        with self._guard:
+            return self._made.pop()
+
+    def withdraw(self) -> None:
+        self._withdrawn = True
+        self._return()
+
+    def _return(self) -> None:
+        with self._guard:
+            made, self._made = self._made, []
+        for each in made:
+            self._give_back(each)
+
+
+class DiskThreads:
+    """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order.
+
+    A call is carried out to its end, also when nobody waits for it. Only `close` may drop calls that have not begun;
+    their outcomes never come.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._threads: list[threading.Thread] = []
+        # By the name in its module: gevent may have put another one there.
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._begun_s: dict[asyncio.Future[Any], float] = {}
+        """When each call that has not returned was given, by the future of its outcome, in that order."""
+        self._closed = False
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `call` in a thread, and return the future of its outcome, which may be cancelled; the call may not.
+
+        Raises `Closed` after `close`.
+        """
+        if self._closed:
+            raise Closed("this machine's disk was closed")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._begun_s[done] = time.monotonic()
+        if len(self._begun_s) > len(self._threads) < self._count_max:
+            thread = threading.Thread(target=_work, args=(self._jobs, self._settle), name="disk", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put(_Job(loop, done, call))
+        return done
+
+    async def obtain(self, call: Callable[[], T], give_back: Callable[[T], None]) -> T:
+        """Return the outcome of a `call` that opens something; if cancelled, `give_back` closes it."""
+        offer = _Offer(call, give_back)
+        try:
+            await self.run(offer.make)
+            return offer.take()
+        except BaseException:
+            offer.withdraw()
+            raise
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way, and one could be made."""
+        return not self._begun_s and not self._closed
+
+    @property
+    def under_way_s(self) -> float:
+        for begun_s in self._begun_s.values():
+            return time.monotonic() - begun_s
+        return 0.0
+
+    def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
+        """End the threads after all calls that `run` was given; with `drop`, after those that have begun.
+
+        Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
+        behind.
+        """
+        self._closed = True
+        with contextlib.suppress(queue.Empty):
+            while drop:
+                self._jobs.get_nowait()
+        for _ in self._threads:
+            self._jobs.put(None)
+        until_s = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if self._threads:
+            _log.error("%d calls to a disk have not returned for %g s; left behind", len(self._threads), within_s)
+        return not self._threads
+
+    def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
+        del self._begun_s[done]
+        if done.done():
+            return
+        result, error = outcome
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
+    while (job := jobs.get()) is not None:
+        outcome = _outcome(job.call)
+        # Not `contextlib.suppress`, which takes longer: the loop is awake by then, and waits for this thread to let go
+        # of the interpreter.
+        try:
+            job.loop.call_soon_threadsafe(settle, job.done, outcome)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits for the outcome
+        # Or the last job's buffers would stay in memory until the next one comes.
+        del job, outcome
+
+
+def _outcome(call: Callable[[], Any]) -> _Outcome:
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
+        return None, error
+
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)

@@ -14,12 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from polonaise.errors import PolonaiseError, trace_of
 from polonaise.host import Clock, Disk, Host, Network
-from polonaise.host.files import RealDisk
+from polonaise.host.files import DiskThreads, RealDisk, SyncsInLoop
 from polonaise.host.patching import check_patches
 from polonaise.host.sockets import RealNetwork
 from polonaise.host.stopsignals import STOPS, ForcedStop
-from polonaise.host.syncs import SyncsInLoop
-from polonaise.host.threads import DiskThreads
 from polonaise.host.tls import TlsIdentity
 from polonaise.host.tlssockets import TlsNetwork
 
@@ -56,7 +54,7 @@ class RealHost:
     def __init__(
         self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None
     ) -> None:
-        """With `syncs_in_loop` the loop waits for short syncs (`host.syncs`); with `tls` all TCP has TLS."""
+        """With `syncs_in_loop` the loop waits for short syncs (`SyncsInLoop`); with `tls` all TCP has TLS."""
         check_patches()
         self._threads = DiskThreads(disk_threads)
         self.tasks: set[asyncio.Task[None]] = set()

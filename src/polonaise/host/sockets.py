@@ -1,5 +1,13 @@
 """TCP (with TCP_NODELAY) and Unix sockets through the running event loop, with `OSError` and `ValueError` translated
 here.
+
+Connections are accepted here, too: the event loops' own servers would spin in a process without descriptors left.
+uvloop's may lose its spare descriptor to another thread for ever, and asyncio's sets a new timer for each failed try.
+
+What is read goes into one buffer per thread, from which what has arrived is copied. asyncio's own loop, and with TLS
+uvloop, too, asks for 256 KiB of memory for each read, and gives back all but what has arrived, in pieces too small for
+a further read: the heap of a client that uses 5 MB grew to 16 MB. It costs half as much time again for each small
+message, too.
 """
 
 from __future__ import annotations
@@ -11,18 +19,234 @@ import logging
 import os
 import socket
 import stat
+import threading
+from asyncio.selector_events import BaseSelectorEventLoop
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseError
-from polonaise.host import Listener, ProtocolFactory
-from polonaise.host.acceptor import BACKLOG, Acceptor, bind_port
+from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseError, TooManyOpenFiles
+from polonaise.host import Identity, Listener, Network, ProtocolFactory, unreachable
 from polonaise.host.address import HostPort, UnixPath, parse_address
-from polonaise.host.filelimits import too_many_open
-from polonaise.host.files import identity
-from polonaise.host.receiving import Receiver, received_by, receiver
+from polonaise.host.files import identity, too_many_open
 
 _log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+"""The most connections that wait in the system, at one socket."""
+_TOGETHER_MAX: Final = 64
+_PAUSE_S: Final = 0.1
+"""Nothing is accepted for so long after a failure: the socket stays readable, so that the loop would spin."""
+_WARNING_S: Final = 10.0
+
+Accepted: TypeAlias = Callable[[socket.socket, Any], None]
+"""Takes over a connected socket, with the peer's address."""
+
+
+async def bind_port(address: HostPort) -> list[socket.socket]:
+    """Return listening sockets at every IP address of the host's name, on one port. Raises `OSError`, `ValueError`.
+
+    Addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even without IPv6.
+    """
+    loop = asyncio.get_running_loop()
+    resolved = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    port = address.port
+    missing: OSError | None = None
+    with contextlib.ExitStack() as opened:
+        sockets = []
+        for family, kind, protocol, _, where in dict.fromkeys(resolved):
+            try:
+                each = _bound_to(family, kind, protocol, (where[0], port, *where[2:]))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = missing or error
+                continue
+            sockets.append(opened.enter_context(each))
+            port = each.getsockname()[1]  # for port 0, the system chose one, which the other sockets take, too
+            each.listen(BACKLOG)
+        if missing is not None and not sockets:
+            raise missing
+        opened.pop_all()
+        return sockets
+
+
+def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class Acceptor:
+    """Hands each connection that arrives at some listening sockets to a function, until it is closed.
+
+    While there is no descriptor left, it accepts and closes new connections, so that a peer tries again or goes
+    elsewhere instead of waiting. It gives up a spare descriptor for that; if another thread takes it, they wait in the
+    system.
+    """
+
+    def __init__(self, sockets: list[socket.socket], address: str, accepted: Accepted) -> None:
+        """The sockets listen and don't block; `address` is for the log."""
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._address = address
+        self._accepted = accepted
+        self._spare: int | None = None
+        self._refill()
+        self._resume: asyncio.TimerHandle | None = None
+        self._held = False
+        self._warned_s = float("-inf")
+        self._listen()
+
+    def hold(self) -> None:
+        """Accept nothing until `go_on`."""
+        self._held = True
+        self._ignore()
+
+    def go_on(self) -> None:
+        self._held = False
+        if self._resume is None:
+            self._listen()
+
+    def close(self) -> None:
+        """Stop accepting, and close the sockets. Connections that were handed over stay."""
+        self._ignore()
+        if self._resume is not None:
+            self._resume.cancel()
+        for each in self._sockets:
+            each.close()
+        self._sockets = []
+        self._give_up_spare()
+
+    def _listen(self) -> None:
+        for each in self._sockets:
+            self._loop.add_reader(each, self._accept, each)
+
+    def _ignore(self) -> None:
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept connections that wait at a socket; what is left comes in the loop's next turn."""
+        for _ in range(_TOGETHER_MAX):
+            if self._held or not self._sockets:  # by the function that took over the connection before
+                return
+            try:
+                connected, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._warn(error)
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._turn_away(listening)
+                self._pause()
+                return
+            connected.setblocking(False)
+            if connected.family != socket.AF_UNIX:
+                with contextlib.suppress(OSError):  # the peer may have left
+                    # Not every loop does this for a socket that it did not accept itself.
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._accepted(connected, peer)
+
+    def _turn_away(self, listening: socket.socket) -> None:
+        """Close the connections that wait at a socket, with the spare descriptor for each in turn."""
+        if self._spare is None:
+            return
+        self._give_up_spare()
+        with contextlib.suppress(OSError):  # there are no more of them, or another thread has taken the descriptor
+            for _ in range(BACKLOG):
+                listening.accept()[0].close()
+        self._refill()
+
+    def _refill(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _give_up_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _pause(self) -> None:
+        self._ignore()
+        if self._resume is None:
+            self._resume = self._loop.call_later(_PAUSE_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._resume = None
+        self._refill()
+        if not self._held:
+            self._listen()
+
+    def _warn(self, error: OSError) -> None:
+        if self._loop.time() >= self._warned_s + _WARNING_S:
+            self._warned_s = self._loop.time()
+            what = f"{self._address} can accept no connection, which is tried again"
+            _log.warning("%s", too_many_open(error, what) or f"{what}: {error}")
+
+
+_READ_BYTES: Final = 256 * 1024
+
+
+class _Buffers(threading.local):
+    """One for each thread: a read lets other threads go on, which may read for loops of their own."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_READ_BYTES))
+
+
+buffers: Final = _Buffers()
+"""Copy what is read into its `view` before anything else happens in the thread."""
+
+
+class Receiver(asyncio.BufferedProtocol):
+    __slots__ = ("protocol",)
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.protocol.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return self.protocol.eof_received()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return buffers.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        # A copy, made before anything else happens: the next read of this thread, on any connection, writes over it.
+        self.protocol.data_received(bytes(buffers.view[:nbytes]))
+
+
+def receiver(protocol: asyncio.Protocol, loop: asyncio.AbstractEventLoop) -> asyncio.Protocol | Receiver:
+    """Return what this loop is to be given so that the protocol receives: uvloop reads into a buffer of its own."""
+    return Receiver(protocol) if isinstance(loop, BaseSelectorEventLoop) else protocol
+
+
+def received_by(given: asyncio.Protocol | Receiver) -> asyncio.Protocol:
+    """Return the protocol for which `receiver` returned this."""
+    return given.protocol if isinstance(given, Receiver) else given
+
 
 _LOOK_S: Final = 1.0
 """Between two looks of a listener whether its Unix socket is in its place."""
@@ -157,7 +381,7 @@ class _RealListener:
         self._missing = False
         self._next_look: asyncio.TimerHandle | None = None
         if isinstance(address, UnixPath):
-            self._shown = os.path.realpath(address.path)  # which may lead through a descriptor, see `socketdirectory`
+            self._shown = os.path.realpath(address.path)  # which may lead through a descriptor, see `SocketDirectory`
             self._identity = identity(address.path)
             self._mode = stat.S_IMODE(os.stat(address.path).st_mode)
             self._next_look = self._loop.call_later(_LOOK_S, self._look, address.path)
@@ -258,3 +482,97 @@ def _bind_unix(path: str) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+_PATH_BYTES_MAX: Final = 103
+"""The longest path that every system takes; Linux takes four bytes more."""
+
+
+class SocketDirectory:
+    """The network within one directory, however long or deep its path: addresses are `unix:NAME`.
+
+    A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
+    descriptors as files, the path leads through the directory's descriptor, and is always short. And the directory may
+    be moved, or have another path in another process.
+    """
+
+    def __init__(self, directory: str, network: Network) -> None:
+        self._directory = directory
+        self._network = network
+        self._listening_in: Identity | None = None
+
+    @property
+    def unreachable(self) -> str:
+        """Why nobody can connect to one of the listeners here."""
+        if self._listening_in is not None and identity(self._directory) != self._listening_in:
+            return f"nobody can connect to the sockets in {self._directory}: it was removed, moved or replaced"
+        return unreachable(self._network)
+
+    async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
+        """Accept connections at a name (`Network.listen`). Raises `ConnectionLost` if the directory can't be opened."""
+        name = _name(address)
+        with ExitStack() as path_in_use:
+            directory = path_in_use.enter_context(_short_path(self._directory))
+            listener = await self._network.listen(_address_in(directory, name), factory)
+            self._listening_in = identity(directory)
+            # From here on the listener keeps the path open.
+            return _NamedListener(listener, address, path_in_use.pop_all())
+
+    async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        name = _name(address)
+        try:
+            with _short_path(self._directory) as directory:
+                return await self._network.connect(_address_in(directory, name), factory)
+        except TooManyOpenFiles as error:
+            raise ConnectionLost(error.text) from error
+
+
+def _name(address: str) -> str:
+    parsed = parse_address(address)
+    if not isinstance(parsed, UnixPath) or "/" in parsed.path:
+        raise BadOption(f"{address!r} is not the name of a socket in a directory: write unix:NAME")
+    return parsed.path
+
+
+@contextmanager
+def _short_path(directory: str) -> Iterator[str]:
+    """Yield a short path to the directory, valid during the block; its own path where the system has none."""
+    if not os.path.isdir(_DESCRIPTORS):
+        yield directory
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        what = f"no sockets in {directory!r}, which can't be opened"
+        raise too_many_open(error, what) or ConnectionLost(f"{what}: {error.strerror}") from error
+    try:
+        yield f"{_DESCRIPTORS}/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _address_in(directory: str, name: str) -> str:
+    path = f"{directory}/{name}"
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        raise BadOption(f"{path!r} is too long for a socket on this system: choose a directory with a shorter path")
+    return str(UnixPath(path))
+
+
+class _NamedListener:
+    """A listener at a name. Keeps the short path open, by which the name is removed in the end."""
+
+    def __init__(self, listener: Listener, address: str, path_in_use: ExitStack) -> None:
+        self._listener = listener
+        self._address = address
+        self._path_in_use = path_in_use
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def close(self) -> None:
+        try:
+            await self._listener.close()
+        finally:
+            self._path_in_use.close()

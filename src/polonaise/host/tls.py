@@ -1,6 +1,8 @@
 """A process's TLS identity: contexts of Python's `ssl` from three files, which are read again whenever they change.
 
-Both sides show a certificate, and verify the other's. TLS 1.3 only, but for ZooKeeper, which may have 1.2.
+Both sides show a certificate, and verify the other's. TLS 1.3 only, but for ZooKeeper, which may have 1.2. A
+certificate says who holds it, and for which roles: each is a URI beside the names of hosts, such as
+`urn:polonaise:client` (docs/decisions/0032). What OpenSSL says of a failure is translated here.
 """
 
 from __future__ import annotations
@@ -11,24 +13,155 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from polonaise.errors import BadOption, CertificateUnusable
-from polonaise.host.certificates import (
-    CLIENT,
-    PLAYER,
-    ROLE_URI,
-    ROLE_WORDS,
-    SERVER,
-    STORAGE,
-    TARGET,
-    VouchedFor,
-    said_by,
+from polonaise.errors import (
+    BadOption,
+    CertificateRefused,
+    CertificateUnusable,
+    ConnectionLost,
+    PolonaiseError,
+    TlsNotSpoken,
 )
-from polonaise.host.tlsfaults import EXPIRED, OPTIONS, WRONG_PURPOSE, why_untrusted
+from polonaise.redaction import redacted
+
+ROLE_URI: Final = "urn:polonaise:"
+"""The beginning of a role's URI; the role's word follows."""
+CLIENT: Final = "client"
+SERVER: Final = "server"
+STORAGE: Final = "storage"
+PLAYER: Final = "player"
+TARGET: Final = "target"
+ROLE_WORDS: Final = (CLIENT, SERVER, STORAGE, PLAYER, TARGET)
+_NAME_MAX: Final = 100
+
+PeerCertificate: TypeAlias = Mapping[str, Any]
+"""A verified certificate as `ssl.SSLSocket.getpeercert` returns it."""
+
+
+class VouchedFor(NamedTuple):
+    name: str
+    """The common name, or else the first alternative name. Short, printable."""
+    roles: frozenset[str]
+    """The roles that the certificate vouches for, of `ROLE_WORDS`."""
+    expires_s: float
+    """When it expires, in seconds since 1970; `inf` if it does not say."""
+
+    @property
+    def may_be(self) -> str:
+        """The roles as a phrase, such as `server and storage`."""
+        return " and ".join(word for word in ROLE_WORDS if word in self.roles) or "no role of Polonaise"
+
+
+def said_by(certificate: PeerCertificate) -> VouchedFor:
+    """Return what a verified certificate says of its holder: nothing is checked here."""
+    names = list(_alternative_names(certificate))
+    common = [
+        str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+    ]  # fmt: skip
+    name = next(iter([*common, *(value for _, value in names)]), "without a name")
+    words = {value.removeprefix(ROLE_URI) for kind, value in names if kind == "URI" and value.startswith(ROLE_URI)}
+    expires = certificate.get("notAfter")
+    return VouchedFor(
+        "".join(letter if letter.isprintable() else "?" for letter in redacted(name, _NAME_MAX)),
+        frozenset(words.intersection(ROLE_WORDS)),
+        float("inf") if expires is None else float(ssl.cert_time_to_seconds(str(expires))),
+    )
+
+
+def _alternative_names(certificate: PeerCertificate) -> Iterator[tuple[str, str]]:
+    """Yield kind (DNS, IP Address, URI) and value of each."""
+    for kind, value in certificate.get("subjectAltName", ()):
+        yield str(kind), str(value)
+
+
+OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
+"""The options that name a process's TLS files, for messages."""
+
+# Numbers of OpenSSL's x509_vfy.h, which Python passes on without names.
+NOT_YET_VALID: Final = 9
+EXPIRED: Final = 10
+WRONG_PURPOSE: Final = 26
+_OTHER_CA: Final = (2, 7, 18, 19, 20, 21, 24)
+"""No chain of signatures leads from the certificate to a trusted CA."""
+_OTHER_HOST: Final = (62, 64)
+"""The certificate does not name the host."""
+
+_ALERTS: Final = {
+    "UNKNOWN_CA": "its CA is not among those that the other side trusts: use a certificate of that CA",
+    "CERTIFICATE_EXPIRED": "it has expired, or is not valid yet: replace it, and compare the clocks of both machines",
+    "CERTIFICATE_REQUIRED": f"there is none: this process needs one of its own ({OPTIONS})",
+    "CERTIFICATE_REVOKED": "it was revoked: replace it",
+    "UNSUPPORTED_CERTIFICATE": "it was not issued for this use: its extended key usage needs client authentication",
+    "BAD_CERTIFICATE": (
+        "it is not valid yet, not for this host, or damaged: compare the clocks of both machines, and look into the "
+        "other side's log"
+    ),
+    "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
+    "ACCESS_DENIED": "the other side denies access: look into its log",
+    "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
+}
+"""What an alert of the peer says of this side's certificate, by the end of its name in OpenSSL."""
+
+
+def refusal_in(error: BaseException | None) -> CertificateRefused | None:
+    """Return the fault if the peer has refused this process's certificate by an alert."""
+    _, alert, name = (getattr(error, "reason", None) or "").partition("ALERT_")
+    if not isinstance(error, ssl.SSLError) or not alert or name not in _ALERTS:
+        return None
+    return CertificateRefused(f"this process's certificate was refused: {_ALERTS[name]}")
+
+
+def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
+    """Return why a certificate was not trusted, and what to do, as a phrase that follows 'the certificate of X'."""
+    code = error.verify_code
+    if code == EXPIRED:
+        return "has expired: replace its file, which is read again by itself"
+    if code == NOT_YET_VALID:
+        return "is not valid yet: compare the clocks of both machines"
+    if code in _OTHER_CA:
+        return (
+            f"is not of a CA that this process trusts ({error.verify_message}): use one CA for all, or add the "
+            "other's to the file of --tls-ca"
+        )
+    if code in _OTHER_HOST:
+        return f"is not for this host ({error.verify_message.rstrip('.')}): issue one that names it"
+    if code == WRONG_PURPOSE:
+        return (
+            "was not issued for this use: its extended key usage lacks what its role needs: server authentication to "
+            "be connected to, client authentication to connect"
+        )
+    return f"was not trusted ({error.verify_message}): issue another one"
+
+
+def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
+    """Return the fault for a connection to `address` whose TLS handshake failed with `error`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateRefused(f"the certificate of {address} {why_untrusted(error)}")
+    refused = refusal_in(error)
+    if refused is not None:
+        return CertificateRefused(f"{refused.text} ({address})")
+    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        return ConnectionLost(
+            f"{address} ended the connection during the TLS handshake; if that happens again, its log says why"
+        )
+    if "ALERT_" in (error.reason or ""):
+        return ConnectionLost(
+            f"{address} and this process don't agree on TLS 1.3 ({error.reason}): look at what listens there"
+        )
+    if error.reason != "WRONG_VERSION_NUMBER":
+        return ConnectionLost(
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if that happens again, "
+            "look at what listens there"
+        )
+    return TlsNotSpoken(
+        f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "
+        "the cluster has no TLS"
+    )
+
 
 _log = logging.getLogger(__name__)
 

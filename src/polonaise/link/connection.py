@@ -21,7 +21,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Buffer, Host
 from polonaise.host.tcpcounts import segment_counts
-from polonaise.host.tlsfaults import refusal_in
+from polonaise.host.tls import refusal_in
 from polonaise.host.unawaited import retrieve
 from polonaise.link.protocol.greeting import PeerGreeting
 from polonaise.link.protocol.inbox import AwaitedAnswers, FrameInbox

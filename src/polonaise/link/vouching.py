@@ -10,8 +10,7 @@ from typing import Any, Final
 from polonaise.errors import CertificateRefused, FrameTooLarge, PolonaiseError, ProtocolError, TlsNotSpoken
 from polonaise.host import Clock
 from polonaise.host.address import HostPort
-from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, said_by
-from polonaise.host.tlsfaults import OPTIONS
+from polonaise.host.tls import CLIENT, OPTIONS, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, said_by
 from polonaise.link.protocol.greeting import ROLE_NAMES
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_STORAGE, ROLE_TARGET
 

@@ -26,8 +26,7 @@ from polonaise.errors import (
     fault,
     invariant,
 )
-from polonaise.host import DirectoryLock, Disk, File, Host, Identity
-from polonaise.host.wholefiles import write_whole
+from polonaise.host import DirectoryLock, Disk, File, Host, Identity, write_whole
 from polonaise.log.openfiles import SharedSync
 from polonaise.log.promises import (
     NO_EVIDENCE,

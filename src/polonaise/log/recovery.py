@@ -19,8 +19,7 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.host import Disk
-from polonaise.host.wholefiles import opened_file
+from polonaise.host import Disk, opened_file
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
 from polonaise.log.promises import SyncEvidence, TrimMark

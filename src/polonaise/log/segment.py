@@ -34,8 +34,7 @@ from typing import Final, NamedTuple, Protocol
 
 from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, SegmentDamaged, UnsupportedFormat, WrongClusterKey
-from polonaise.host import Buffer, Disk, File
-from polonaise.host.wholefiles import write_whole
+from polonaise.host import Buffer, Disk, File, write_whole
 from polonaise.log import registers
 from polonaise.log.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from polonaise.log.batch import Batch, padded

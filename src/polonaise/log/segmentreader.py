@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged, UnsupportedFormat
-from polonaise.host import Disk, File
-from polonaise.host.wholefiles import opened_file
+from polonaise.host import Disk, File, opened_file
 from polonaise.log.batch import Batch
 from polonaise.log.segment import (
     HEADER_BYTES,

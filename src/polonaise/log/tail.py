@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
-from polonaise.host import Buffer, Disk, File, Identity
-from polonaise.host.wholefiles import opened_file
+from polonaise.host import Buffer, Disk, File, Identity, opened_file
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.log.segment import (

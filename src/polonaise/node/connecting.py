@@ -31,8 +31,7 @@ from polonaise.errors import (
     Retry,
     fresh,
 )
-from polonaise.host.certificates import CLIENT
-from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.tls import CLIENT, TlsFiles, tls_identity
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
 from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted_address

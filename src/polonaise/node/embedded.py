@@ -44,10 +44,9 @@ from polonaise.errors import (
     fault,
     fresh,
 )
-from polonaise.host import Disk, Host, ProtocolFactory
+from polonaise.host import Disk, Host, ProtocolFactory, write_whole
 from polonaise.host.real import RealHost
-from polonaise.host.socketdirectory import SocketDirectory
-from polonaise.host.wholefiles import write_whole
+from polonaise.host.sockets import SocketDirectory
 from polonaise.log.control import LOCK_FILE
 from polonaise.node.addresses import COORDINATOR, MARKER, SOCKETS, absolute_store, holds_embedded, lacks_only_marker
 from polonaise.node.processes import cluster_at, give_store, history_in

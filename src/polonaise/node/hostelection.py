@@ -19,8 +19,7 @@ from typing import Final
 
 from polonaise.errors import DirectoryGone, DirectoryInUse, NotFound, PolonaiseError, Retry, fault
 from polonaise.host import Identity, unreachable
-from polonaise.host.filelimits import check_room, too_many_open
-from polonaise.host.files import identity, try_lock
+from polonaise.host.files import check_room, identity, too_many_open, try_lock
 from polonaise.host.patching import patched_threads
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path

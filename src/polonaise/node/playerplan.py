@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
-from polonaise.host.certificates import PLAYER
-from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.tls import PLAYER, TlsFiles, tls_identity
 from polonaise.player.protocol.entries import TargetName
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.routing import Route

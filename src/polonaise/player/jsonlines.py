@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, DiskFailed, DiskFull, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.host import Disk
-from polonaise.host.files import RealDisk
-from polonaise.host.threads import DiskThreads
+from polonaise.host.files import DiskThreads, RealDisk
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry

@@ -10,8 +10,7 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.errors import DirectoryInUse, NotFound, ViewUnavailable, ViewUnfit, invariant
-from polonaise.host import DirectoryLock, Disk, File, Identity
-from polonaise.host.wholefiles import opened_file, write_whole
+from polonaise.host import DirectoryLock, Disk, File, Identity, opened_file, write_whole
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.linesmemory import NOTHING_COUNTED, CountedLines, LinesMemory, read_memory
 from polonaise.player.protocol.entries import Fence

@@ -7,8 +7,7 @@ from typing import Final
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.errors import BadOption
 from polonaise.host.address import parse_address
-from polonaise.host.certificates import PLAYER
-from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
+from polonaise.host.tls import PLAYER, TlsFiles, TlsIdentity, tls_identity
 from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.redaction import redacted

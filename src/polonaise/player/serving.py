@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol, Self
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.waiting import check_loop, forked, is_inherited, own_loop
 from polonaise.errors import Closed
-from polonaise.host.certificates import TARGET
-from polonaise.host.tls import TlsFiles
+from polonaise.host.tls import TARGET, TlsFiles
 from polonaise.host.unawaited import fail
 from polonaise.player.deliverytarget import DeliveryTarget
 from polonaise.player.linkserver import LinkServer

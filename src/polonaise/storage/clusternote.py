@@ -16,8 +16,7 @@ from typing import Any, Final
 from polonaise.checksum import crc32
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import NotFound, PolonaiseError
-from polonaise.host import Disk
-from polonaise.host.wholefiles import write_whole
+from polonaise.host import Disk, write_whole
 from polonaise.terms import PartitionId, StorageId
 
 NOTE_FILE: Final = "polonaise-cluster"

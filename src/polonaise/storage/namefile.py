@@ -10,8 +10,7 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.errors import NotFound, ProtocolError, StorageNameDamaged, UnsupportedFormat
-from polonaise.host import Disk
-from polonaise.host.wholefiles import write_whole
+from polonaise.host import Disk, write_whole
 from polonaise.redaction import redacted
 from polonaise.terms import StorageId
 

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from polonaise.errors import CertificateRefused, CertificateUnusable
-from polonaise.host.certificates import PLAYER, ROLE_URI
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import PLAYER, ROLE_URI, TlsFiles, TlsIdentity
 
 _URI: Final = "peer_uri"
 _NAME: Final = "x509_common_name"
