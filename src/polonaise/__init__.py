@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polonaise import blocking as blocking
     from polonaise import player as player
     from polonaise import testing as testing
+    from polonaise.client.appends import Receipt
     from polonaise.client.batchreader import BatchReader, TransactionReader
     from polonaise.client.lease import Lease
     from polonaise.client.log import Log
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from polonaise.client.protocol.group import Group
     from polonaise.client.protocol.locks import Lock
     from polonaise.client.protocol.oncekeys import Once
-    from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
     from polonaise.client.view import RunView, View
@@ -84,7 +84,7 @@ _HOMES = {
     "polonaise.client.protocol.locks": ("Lock",),
     "polonaise.client.protocol.oncekeys": ("Once",),
     "polonaise.client.batchreader": ("BatchReader", "TransactionReader"),
-    "polonaise.client.receipt": ("Receipt",),
+    "polonaise.client.appends": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),
     "polonaise.client.view": ("RunView", "View"),

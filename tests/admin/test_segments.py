@@ -14,9 +14,8 @@ from polonaise.admin.comparison import ComparisonReport, compare
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.admin.storagerecovery import recover_storage
 from polonaise.errors import BadOption, HistoryTrimmed, NotFound, SegmentDamaged, WrongClusterKey
-from polonaise.log.control import CONTROL_FILE, ControlSlot
+from polonaise.log.control import CONTROL_FILE, ControlSlot, Promises, TrimMark
 from polonaise.log.partitionlog import PartitionLog
-from polonaise.log.promises import Promises, TrimMark
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.files import find, name_in

@@ -12,7 +12,7 @@ import pytest
 
 from polonaise.checksum import crc32
 from polonaise.errors import SegmentDamaged
-from polonaise.log.promises import Promises
+from polonaise.log.control import Promises
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
 from polonaise.storage.namefile import NAME_FILE, encode_name

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise import Group, Log
+from polonaise.client.appends import Receipt
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outstanding import (
@@ -21,7 +22,6 @@ from polonaise.client.protocol.outstanding import (
     SentFrame,
     still_pending,
 )
-from polonaise.client.receipt import Receipt
 from polonaise.errors import (
     AppendFailed,
     BodyTooLarge,

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.log.control import decode_header, encode_header
+from polonaise.log.control import (
+    SECTOR_BYTES,
+    Promises,
+    PromiseSector,
+    Slot,
+    SyncEvidence,
+    TrimMark,
+    decode_header,
+    encode_header,
+)
 from polonaise.log.partitionlog import LogSettings, digest
-from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import Checkpoint, Index, SegmentHeader, frame_header, open_frame
 from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import KEY, PARTITION, Maker, Open, contents, crcs, life, opened_on, simulate

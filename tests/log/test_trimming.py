@@ -10,8 +10,8 @@ from polonaise.errors import HistoryTrimmed
 from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.batch import Batch
+from polonaise.log.control import NOTHING_TRIMMED
 from polonaise.log.partitionlog import LogSettings, digest
-from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise_proving.stages.simulated import Configuration, World
 from polonaise_proving.stages.simulated.world import Machine

@@ -6,8 +6,8 @@ import pytest
 
 from polonaise.errors import DiskFailed, DiskFull
 from polonaise.log.batch import padded
+from polonaise.log.control import SyncEvidence
 from polonaise.log.partitionlog import LogSettings
-from polonaise.log.promises import SyncEvidence
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise_proving.stages.simulated.world import Machine

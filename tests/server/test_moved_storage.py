@@ -14,7 +14,7 @@ from polonaise.admin.storagenodes import StorageMove, move_storage
 from polonaise.client.log import Log
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, fault
 from polonaise.host.real import RealHost
-from polonaise.link.protocol.inbox import OWN_REQUESTS
+from polonaise.link.protocol.traffic import OWN_REQUESTS
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark, Identified, Identify, Refused

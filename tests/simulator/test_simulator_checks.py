@@ -16,8 +16,8 @@ from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
+from polonaise.log.control import NO_EVIDENCE, Promises, PromiseSector, TrimMark
 from polonaise.log.partitionlog import LogSettings
-from polonaise.log.promises import NO_EVIDENCE, Promises, PromiseSector, TrimMark
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise_proving.judges.archivecheck import ArchiveCheck
 from polonaise_proving.judges.committimes import CommitTimes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PolonaiseError, SegmentDamaged
 from polonaise.log.batch import Batch
-from polonaise.log.promises import Promises
+from polonaise.log.control import Promises
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,

@@ -22,8 +22,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.log.batch import Batch, padded
-from polonaise.log.control import encode_header
-from polonaise.log.promises import SECTOR_BYTES
+from polonaise.log.control import SECTOR_BYTES, encode_header
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
 from rigs.faults import raises_code

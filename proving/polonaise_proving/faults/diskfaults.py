@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
-from polonaise.log.control import CONTROL_FILE, offset_of
-from polonaise.log.promises import SECTOR_BYTES
+from polonaise.log.control import CONTROL_FILE, SECTOR_BYTES, offset_of
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.terms import NO_SESSION, PartitionId, SessionId
 from polonaise_proving.record.diskaudit import copies_of_promises

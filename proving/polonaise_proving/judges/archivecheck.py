@@ -8,7 +8,7 @@ from typing import Protocol
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
-from polonaise.log.promises import PromiseSector
+from polonaise.log.control import PromiseSector
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
 from polonaise_proving.record.fragmentaudit import archived_up_to

@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from polonaise.log.promises import Promises
+from polonaise.log.control import Promises
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED
 from polonaise_proving.model.asked import crc
 from polonaise_proving.model.states import ModelReplica, ModelTold

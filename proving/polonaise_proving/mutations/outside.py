@@ -50,7 +50,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/cli/test_archive_commands.py::test_what_fails_for_one_partition_is_told_and_the_others_are_archived",
     ),
     "own-standstill-told-as-silence-of-the-peer": Mutation(
-        "polonaise.link.protocol.inbox",
+        "polonaise.link.protocol.traffic",
         "now_s - self.heard_s - late_s > self._settings.silence_s_max:\n",
         "now_s - self.heard_s > self._settings.silence_s_max:\n",
         "P11: a node that answers is told to have been silent by one that was itself stopped",
@@ -206,7 +206,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost",
     ),
     "silence-blamed-on-a-timer-that-is-late": Mutation(
-        "polonaise.link.protocol.inbox",
+        "polonaise.link.protocol.traffic",
         "        if late_s < self._settings.heartbeat_s or now_s - self",
         "        if now_s - self",
         "P13: a peer is silent, and this process says that it has itself stood still, for no time at all",

@@ -14,8 +14,7 @@ from zlib import crc32
 from polonaise.errors import BatchDamaged, SegmentDamaged
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.log.control import CONTROL_FILE, offset_of
-from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, PromiseSector, TrimMark
+from polonaise.log.control import CONTROL_FILE, NOTHING_TRIMMED, SECTOR_BYTES, PromiseSector, TrimMark, offset_of
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_batch, open_frame
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise_proving.record.observations import Body, parse_body

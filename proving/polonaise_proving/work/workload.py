@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from polonaise.client.appends import CopiedReceipt, Receipt
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.receipt import CopiedReceipt, Receipt
 from polonaise.errors import (
     Abandoned,
     AppendUnknown,

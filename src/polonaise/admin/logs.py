@@ -18,10 +18,10 @@ from polonaise.redaction import redacted_address
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
+    from polonaise.client.appends import Receipt
     from polonaise.client.log import Log
     from polonaise.client.protocol.draft import Change, Expectation
     from polonaise.client.protocol.locks import Lock
-    from polonaise.client.receipt import Receipt
 
 _MOMENT_S: Final = 1.0
 """Seconds that all partitions together get to become ready before their condition is requested."""

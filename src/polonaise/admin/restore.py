@@ -43,9 +43,8 @@ from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.host import Disk, Host, write_file
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
-from polonaise.log.control import ControlFile, ControlSlot
+from polonaise.log.control import ControlFile, ControlSlot, Promises
 from polonaise.log.partitionlog import LogSettings, PartitionLog
-from polonaise.log.promises import Promises
 from polonaise.node.addresses import COORDINATOR, MARKER, check_storage_addresses
 from polonaise.node.embedded import (
     HOST_LOCK,

@@ -17,9 +17,8 @@ from polonaise.errors import BadOption, DiskFailed, HistoryTrimmed, ProtocolErro
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
-from polonaise.log.control import ControlFile
+from polonaise.log.control import ControlFile, Promises
 from polonaise.log.partitionlog import LogSettings, PartitionLog
-from polonaise.log.promises import Promises
 from polonaise.redaction import redacted
 from polonaise.storage.files import Files, find, name_in, trimmed_in
 from polonaise.storage.namefile import check_name, write_name

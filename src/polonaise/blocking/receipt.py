@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from polonaise.blocking.background import Background
-from polonaise.client import receipt as asynchronous
+from polonaise.client import appends as asynchronous
+from polonaise.client.appends import CopiedReceipt
 from polonaise.client.protocol.arguments import checked_seconds
-from polonaise.client.receipt import CopiedReceipt
 from polonaise.client.running import OutcomeKind
 from polonaise.client.running import Submission as AsynchronousSubmission
 from polonaise.errors import AppendUnknown, CopiesUnproved, DeadlineExceeded, PolonaiseError
@@ -21,7 +21,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Receipt:
-    # ---- from polonaise.client.receipt by `make blocking`: change it there
+    # ---- from polonaise.client.appends by `make blocking`: change it there
 
     """One append, or a group that commits as one, on its way or settled.
 

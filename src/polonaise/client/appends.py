@@ -1,17 +1,18 @@
-"""The appends of one partition: registered, sent in frames, and settled by the server's messages and the feed."""
+"""The appends of one partition, each with a receipt: registered, sent in frames, settled by the server and the feed."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from threading import get_ident
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from polonaise.client import waiting
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.links import Stream, check_knows
+from polonaise.client.protocol import outcomes
 from polonaise.client.protocol.draft import Draft, bytes_of, operation_of
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.outstanding import (
@@ -26,16 +27,233 @@ from polonaise.client.protocol.outstanding import (
     frames,
     still_pending,
 )
-from polonaise.client.protocol.turns import Turn, Turns
-from polonaise.client.receipt import CopiedReceipt, Receipt, tell
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import Admission, AppliedMark, check_loop, fail_all, until, wake
-from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, UnsupportedVersion, fresh
+from polonaise.client.waiting import Admission, TurnTaking, check_loop, deadline_in, fail_all, until, wake
+from polonaise.errors import (
+    ConnectionLost,
+    CopiesUnproved,
+    DeadlineExceeded,
+    Overloaded,
+    PolonaiseError,
+    UnsupportedVersion,
+    fresh,
+)
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.copies import COPIES_VERSION, Needs
 from polonaise.wire.messages import Flush
+
+
+class Receipt(Pending):
+    """One append, or a group that commits as one, on its way or settled.
+
+    ::
+
+        receipt = await log.append(b"1 100", partition=0)
+        print("committed as", receipt.id)
+        await receipt.applied()  # this client's view has applied it
+
+    `await receipt` returns the receipt itself once the append is committed, and raises the error that it failed with.
+    Any number of tasks of the client's event loop may await it, again and again; giving up waiting changes nothing
+    about the append.
+
+    `id` is the transaction id, -1 until committed; `sequence` the number among the transactions that this client has
+    appended to the partition, from 1: both of the first one if the append is a group of `count`.
+    """
+
+    __slots__ = ("_condition", "value")
+
+    def __init__(self, condition: PartitionCondition, count: int, size: int) -> None:
+        self._condition = condition
+        self.count = count
+        """The number of transactions of the append."""
+        self.size = size
+        self.sequence: int = 0
+        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
+        self.id = -1
+        self.failure = None
+        self.watchers = None
+        self.value: Any = None
+        """What the context returned in the run that built this append; None without a context."""
+
+    @property
+    def partition(self) -> PartitionId:
+        """The partition of the append."""
+        return self._condition.partition
+
+    @property
+    def ids(self) -> range:
+        """The ids of all transactions of the append; empty until committed."""
+        return range(self.id, self.id + self.count) if self.id >= 0 else range(0)
+
+    @property
+    def last_id(self) -> TransactionId:
+        """The id of the append's last transaction; -1 until committed."""
+        return self.id + self.count - 1 if self.id >= 0 else -1
+
+    @property
+    def done(self) -> bool:
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`). With `copies` or
+        `zones` it is settled by their proof, not by the commit."""
+        return self.settled
+
+    @property
+    def committed(self) -> bool:
+        """Whether the append is known to be committed. False also while the fate is not known."""
+        return self.id >= 0
+
+    @property
+    def error(self) -> PolonaiseError | None:
+        """The error that awaiting the receipt raises; None while pending, and once committed and proved."""
+        if self.failure is None:
+            return None
+        return outcomes.error_of(self.failure, self.partition, self.sequence, self, self._condition.stopped)
+
+    def __await__(self) -> Generator[None, None, Receipt]:
+        if self.id < 0:
+            if self.failure is None:
+                check_loop(self._condition.loop)
+                yield from self._future().__await__()
+            if self.failure is not None:
+                error = self.error
+                assert error is not None
+                raise error
+        return self
+
+    def wait(self, deadline_s: float | None) -> Awaitable[None]:
+        """Wait until the receipt is settled (`done`); raise nothing for a failed append. `deadline_s` is a time of the
+        loop. Raises `TimeoutError` after it."""
+        return _settled() if self.settled else until(self._future(), deadline_s)
+
+    async def applied(self, timeout: float | None = None) -> None:
+        """Wait until the append is committed and this client's own view has applied it.
+
+        Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
+        `timeout` seconds: wait again, the append goes on.
+        """
+        condition = self._condition
+        deadline_s = deadline_in(timeout, condition.loop)
+        which = f"append {self.sequence} to partition {self.partition}"
+        try:
+            await self.wait(deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{which} is not decided after {timeout:g} s: {condition.why_it_waits()}; "
+                "it may still commit, so await the receipt again"
+            ) from condition.trouble
+        await self
+        try:
+            await condition.mark.wait(self.last_id, deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{which} is committed as {self.last_id}, and this client's view has not applied it after "
+                f"{timeout:g} s: {condition.lag()}; wait again, or see what holds up the view"
+            ) from condition.trouble
+
+    def _future(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._condition.loop.create_future()
+        if self.watchers is None:
+            self.watchers = future  # nearly always the only one: a list for it would be one more object per append
+        else:
+            self.watchers = [watcher for watcher in _each(self.watchers) if not watcher.done()]
+            self.watchers.append(future)
+        return future
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a receipt belongs to the process that appended: send another one its id")
+
+    def __repr__(self) -> str:
+        fate = f"committed as {self.id}" if self.id >= 0 else self.failure.reason.name if self.failure else "pending"
+        return f"<Receipt of append {self.sequence} to partition {self.partition}: {fate}>"
+
+
+def _each(watchers: Any) -> Any:
+    return watchers if type(watchers) is list else (watchers,)
+
+
+async def _settled() -> None:
+    """The awaitable for a receipt that is settled already."""
+
+
+def tell(settled: list[Pending]) -> None:
+    for receipt in settled:
+        watchers, receipt.watchers = receipt.watchers, None
+        for future in _each(watchers) if watchers is not None else ():
+            if not future.done():
+                future.set_result(None)
+
+
+class CopiedReceipt(Receipt):
+    """The receipt of an append that needs copies, or zones: as `Receipt`, but `done` only once these are proved.
+    `committed` says whether the append is in the log. The owner is asked for the proof while somebody awaits the
+    receipt; where it can be had no more, awaiting raises `CopiesUnproved`."""
+
+    __slots__ = ("needs", "proved")
+
+    def __init__(self, condition: PartitionCondition, count: int, size: int, needs: Needs) -> None:
+        super().__init__(condition, count, size)
+        self.needs = needs
+        self.proved = False
+        """Whether the append is proved to be on the copies and zones that it needs: only once it was awaited."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the receipt is settled: proved, failed, or unknown for good (`AppendUnknown`)."""
+        return self.proved or self.failure is not None
+
+    @property
+    def error(self) -> PolonaiseError | None:
+        """The error that awaiting the receipt raises; None while it would go on waiting, and once proved."""
+        if self.id >= 0 and not self.proved and self._condition.stopped is not None:
+            return self.unproved(str(self._condition.stopped))
+        return super().error
+
+    def __await__(self) -> Generator[None, None, Receipt]:
+        yield from super().__await__()
+        if not self.proved:
+            yield from self._prove().__await__()
+        return self
+
+    async def wait(self, deadline_s: float | None) -> None:
+        async with asyncio.timeout_at(deadline_s):
+            await super().wait(None)
+            if self.failure is None:
+                await self._prove()
+
+    async def _prove(self) -> None:
+        if self.proved:
+            return
+        check_loop(self._condition.loop)
+        try:
+            await self._condition.prove(self.last_id, self.needs)
+        except PolonaiseError as error:
+            raise self.unproved(str(error)) from error
+        self.proved = True
+
+    def unproved(self, why: str) -> CopiesUnproved:
+        later = "await the error's receipt to wait on"
+        if self._condition.stopped is not None:
+            later = "this client can't wait for the proof any more, and a new one finds the append under that id"
+        return CopiesUnproved(
+            f"append {self.sequence} to partition {self.partition} is in the log as {self.id}, for good, and is not "
+            f"proved to be on {self.needs}: {why}. Do not append it again; {later}",
+            self,
+        )
+
+    async def applied(self, timeout: float | None = None) -> None:
+        """Wait as `Receipt.applied` does; raises `CopiesUnproved` instead of `DeadlineExceeded` for what is committed
+        and not proved."""
+        try:
+            await super().applied(timeout)
+        except DeadlineExceeded as error:
+            if self.id < 0 or self.proved:
+                raise
+            raise self.unproved(self.late(timeout)) from error
+
+    def late(self, timeout: float | None) -> str:
+        return f"the {timeout or 0:g} s are over{self._condition.because()}"
+
 
 _SEND_AT: Final = 512
 """Unsent transactions at which a context's append sends them at once, and not at the end of the turn of the event loop:
@@ -50,80 +268,6 @@ class _OutgoingGroup(NamedTuple):
     group: Group
     mark: TransactionId
     operations: Operations
-
-
-class TurnTaking:
-    """Wakes the contexts of one partition that want the same locks when it is their turn, as `Turns` decides."""
-
-    def __init__(self, client_id: ClientId, mark: AppliedMark) -> None:
-        self.turns = Turns(client_id)
-        self._mark = mark
-        # Dicts for their order: with sets, who is woken first would depend on where in memory the futures are.
-        self._courteous: dict[asyncio.Future[None], None] = {}
-        """Contexts that let rivals go first."""
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """Contexts that wait for others of this client."""
-        self._stopped: PolonaiseError | None = None
-
-    async def wait(self, turn: Turn, chance: Callable[[], float], deadline_s: float | None) -> None:
-        """Wait until the context with this turn may run. `chance` returns a random number from 0 to 1. Raises
-        `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition."""
-        if not turn.granted:
-            turn.waiter = asyncio.get_running_loop().create_future()
-            await self._until(turn.waiter, self._waiting, deadline_s)
-        await self._let_rivals_go(turn, chance(), deadline_s)
-        # On a state without the rivals' last commits the context would only be refused.
-        await self._mark.wait(self.turns.newest(turn), deadline_s)
-
-    async def _let_rivals_go(self, turn: Turn, chance: float, deadline_s: float | None) -> None:
-        """Wait until the rivals that go first have committed, or `Turns.patience_s` is over. Raises as `wait`."""
-        turns, loop = self.turns, asyncio.get_running_loop()
-        if not turns.owed(turn):
-            return
-        patience_s = loop.time() + turns.patience_s(turn, chance)
-        while turns.owed(turn):
-            future: asyncio.Future[None] = loop.create_future()
-            try:
-                await self._until(future, self._courteous, min(patience_s, deadline_s or patience_s))
-            except TimeoutError:
-                if deadline_s is not None and loop.time() >= deadline_s:
-                    raise
-                turns.given_up(turn)
-
-    async def _until(
-        self, future: asyncio.Future[None], waiting: dict[asyncio.Future[None], None], deadline_s: float | None
-    ) -> None:
-        if self._stopped is not None:
-            raise fresh(self._stopped)
-        waiting[future] = None
-        try:
-            await until(future, deadline_s)
-        finally:
-            waiting.pop(future, None)
-
-    def leave(self, turn: Turn) -> None:
-        wake(ready.waiter for ready in self.turns.leave(turn) if ready.waiter is not None)
-
-    def leave_once_applied(self, turn: Turn, transaction: TransactionId, began_s: float) -> None:
-        """Give up a turn once this client has applied its append, which is committed: only then does the next context
-        see it. `began_s` is the loop's time at which the run began."""
-        loop = asyncio.get_running_loop()
-
-        def applied(reached: asyncio.Future[None]) -> None:
-            if not reached.cancelled() and reached.exception() is None:
-                self.turns.took(loop.time() - began_s)
-            self.leave(turn)  # also when the mark rises no more: the others must not wait for ever
-
-        self._mark.reached(transaction).add_done_callback(applied)
-
-    def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> None:
-        """Note who wrote each transaction of a fed batch; if a rival did, wake the contexts in `_courteous`."""
-        if self.turns.watching and self.turns.fed(first, clients):
-            wake(self._courteous)
-
-    def stop(self, error: PolonaiseError) -> None:
-        self._stopped = error
-        fail_all([*self._waiting, *self._courteous], error)
 
 
 class PartitionAppends(PartitionCondition):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVarTuple
 from uuid import UUID
 
-from polonaise.client.appends import PartitionAppends
+from polonaise.client.appends import PartitionAppends, Receipt
 from polonaise.client.batchreader import BatchReader, TransactionReader
 from polonaise.client.clientparts import ClientParts, Lifetime
 from polonaise.client.discovery import Discovery
@@ -34,7 +34,6 @@ from polonaise.client.protocol.draft import (
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
-from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from polonaise.client.appends import Receipt
 from polonaise.client.partitions import UsedPartitions
 from polonaise.client.protocol.draft import Change, Expectation, operations
 from polonaise.client.protocol.group import Group
-from polonaise.client.receipt import Receipt
 from polonaise.terms import ChangeKind, OwnKind, PartitionId
 from polonaise.wire.appends import CHANGE
 

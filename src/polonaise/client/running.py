@@ -9,14 +9,13 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from polonaise.client.appends import PartitionAppends
+from polonaise.client.appends import CopiedReceipt, PartitionAppends, Receipt
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, lacking, next_step
 from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
-from polonaise.client.receipt import CopiedReceipt, Receipt
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import end, ended_here
 from polonaise.errors import (

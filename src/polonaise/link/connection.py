@@ -24,10 +24,9 @@ from polonaise.host.tcpcounts import segment_counts
 from polonaise.host.tls import refusal_in
 from polonaise.host.unawaited import retrieve
 from polonaise.link.protocol.greeting import PeerGreeting
-from polonaise.link.protocol.inbox import AwaitedAnswers, FrameInbox
 from polonaise.link.protocol.measuring import ClockMeasuring, LossMeasuring
-from polonaise.link.protocol.outbox import FrameOutbox
 from polonaise.link.protocol.peertext import fault_in
+from polonaise.link.protocol.traffic import AwaitedAnswers, FrameInbox, FrameOutbox
 from polonaise.link.settings import LinkSettings
 from polonaise.link.vouching import certificate_refused, tls_met
 from polonaise.wire import codec

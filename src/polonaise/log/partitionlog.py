@@ -34,8 +34,7 @@ from polonaise.errors import (
 from polonaise.host import Disk, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
-from polonaise.log.control import ControlSlot
-from polonaise.log.promises import SyncEvidence, TrimMark
+from polonaise.log.control import ControlSlot, SyncEvidence, TrimMark
 from polonaise.log.recovery import recover, remove_segment, segments_in
 from polonaise.log.segment import (
     BATCH_BYTES_MAX,

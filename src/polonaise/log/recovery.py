@@ -21,8 +21,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Disk, opened_file
 from polonaise.log import segment
-from polonaise.log.control import ControlSlot
-from polonaise.log.promises import SyncEvidence, TrimMark
+from polonaise.log.control import ControlSlot, SyncEvidence, TrimMark
 from polonaise.log.segment import Segment, SegmentHeader, SegmentRemoved
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId

@@ -21,8 +21,8 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
-from polonaise.link.protocol.inbox import OWN_REQUESTS
 from polonaise.link.protocol.peertext import fault_in
+from polonaise.link.protocol.traffic import OWN_REQUESTS
 from polonaise.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings

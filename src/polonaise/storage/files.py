@@ -8,8 +8,20 @@ from typing import Final
 
 from polonaise.errors import BadOption, ControlFileDamaged, NotFound, fault
 from polonaise.host.files import ReadOnlyFile, names_in
-from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, WIPE, decode_header, newest_promises, offset_of
-from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
+from polonaise.log.control import (
+    CONTROL_FILE,
+    NO_EVIDENCE,
+    NOTHING_TRIMMED,
+    PARTITION_BYTES,
+    SECTOR_BYTES,
+    WIPE,
+    Promises,
+    SyncEvidence,
+    TrimMark,
+    decode_header,
+    newest_promises,
+    offset_of,
+)
 from polonaise.redaction import redacted
 from polonaise.storage.namefile import NAME_FILE, decode_name
 from polonaise.terms import PartitionId, StorageId, TransactionId

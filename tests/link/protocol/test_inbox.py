@@ -8,7 +8,7 @@ import pytest
 
 from polonaise.errors import FrameTooLarge
 from polonaise.link.protocol.greeting import PeerGreeting, hello
-from polonaise.link.protocol.inbox import OWN_REQUESTS, AwaitedAnswers, FrameInbox
+from polonaise.link.protocol.traffic import OWN_REQUESTS, AwaitedAnswers, FrameInbox
 from polonaise.link.settings import LinkSettings
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Bodies, Flush, Hello
 

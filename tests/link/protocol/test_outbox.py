@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polonaise.link.protocol.greeting import PeerGreeting, hello
-from polonaise.link.protocol.outbox import FrameOutbox
+from polonaise.link.protocol.traffic import FrameOutbox
 from polonaise.link.settings import LinkSettings
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 

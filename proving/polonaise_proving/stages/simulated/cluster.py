@@ -24,7 +24,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue, pa
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.settings import LinkSettings
-from polonaise.log.promises import PromiseSector
+from polonaise.log.control import PromiseSector
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings

@@ -79,7 +79,7 @@ class Pending:
         """The transaction's id, or the first one of a group; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
-        """The future that waits for the fate, or a list of them; None for none. Only `client.receipt` writes it."""
+        """The future that waits for the fate, or a list of them; None for none. Only `client.appends` writes it."""
 
     @property
     def settled(self) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PolonaiseError, fault
 from polonaise.log.batch import Batch
-from polonaise.log.promises import Promises
+from polonaise.log.control import Promises
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, SessionId, TransactionId
 
 
