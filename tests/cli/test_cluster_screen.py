@@ -10,9 +10,8 @@ import rich.console
 from rich.console import Console
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
-from polonaise.cli.cluster import _watch
-from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
-from polonaise.cli.looking import partition_rows, size, storage_rows
+from polonaise.cli.cluster import ROWS_MAX, _watch, fitting, screen_of
+from polonaise.cli.opencluster import partition_rows, size, storage_rows
 from polonaise.cli.output import table_of
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, ExpectedServers, Owner
 from polonaise.errors import CoordinatorUnavailable

@@ -13,8 +13,8 @@ import pytest
 from polonaise.admin.headresets import HeadState, HeldCopy, ask_reset
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.requiring import require
-from polonaise.cli.headreset import _show_head
 from polonaise.cli.inputs import partitions_of
+from polonaise.cli.partition import _show_head
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.log.control import ControlSlot

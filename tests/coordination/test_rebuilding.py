@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from polonaise.cli.recovery import lack_told
+from polonaise.cli.cluster import lack_told
 from polonaise.coordination.coordinator import first_entries
 from polonaise.coordination.rebuilding import BACKUP, Lack, NodeAnswer, Noted, Promised, lacking, rebuilt
 from polonaise.coordination.values import (

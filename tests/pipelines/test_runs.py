@@ -25,8 +25,7 @@ from rich.console import Console
 
 import polonaise
 from polonaise.admin.archive import verify
-from polonaise.cli.pipeline import Output, run_job, settings_of
-from polonaise.cli.progressbars import ProgressBars
+from polonaise.cli.pipeline import Output, ProgressBars, run_job, settings_of
 from polonaise.errors import BadOption, StoreUnavailable, ViewFailed
 from polonaise.fragments.store import open_store
 from polonaise.node.addresses import absolute_address

@@ -11,20 +11,15 @@ from typer import Option
 from typer.completion import get_completion_script, install  # type: ignore[attr-defined]
 from typer.core import TyperGroup
 
-from polonaise.cli import headreset as headreset
-from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
-from polonaise.cli import recovery as recovery
 from polonaise.cli import requirement as requirement
-from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.archive import archive
 from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
 from polonaise.cli.config import config
-from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.group import group
 from polonaise.cli.log import log
 from polonaise.cli.partition import partition
-from polonaise.cli.pipeline import pipeline
+from polonaise.cli.pipeline import pipeline, restore
 from polonaise.cli.player import player
 from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
@@ -91,16 +86,9 @@ application.add_typer(pipeline, name="pipeline")
 application.add_typer(tls, name="tls")
 application.add_typer(bench, name="bench")
 
-for job in (
-    pipeline_archive.archive,
-    pipeline_views.views,
-    pipeline_report.report,
-    pipeline_audit.audit,
-):
-    pipeline.command(epilog=EXIT_STATUS)(with_tls(job))
 _OF_PROVING = ("demo", "smoke")
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
-pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
+pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(restore)
 
 
 def _say_version(asked: bool) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import inputs, looking
+from polonaise.cli import inputs, opencluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import or_dash, print_table, say, say_json
-from polonaise.errors import BadOption, UnknownPartition
+from polonaise.errors import BadOption, HeadNotReset, PolonaiseError, UnknownPartition
+from polonaise.terms import counted
+
+if TYPE_CHECKING:
+    from polonaise.admin.headresets import HeadState
+    from polonaise.coordination.values import HeadReset
+
 
 partition = typer.Typer(
     help="List the partitions of a cluster, describe one, change where its copies are, reset its head.",
@@ -33,7 +41,7 @@ async def partition_list(
 
     status = await cluster.look()
     partitions = [each for each in status.partitions if not troubled or each.wellness is not Wellness.WELL]
-    looking.print_rows(partitions, looking.partition_rows, as_json=cluster.as_json)
+    opencluster.print_rows(partitions, opencluster.partition_rows, as_json=cluster.as_json)
 
 
 @partition.command("describe", epilog=EXIT_STATUS)
@@ -54,7 +62,7 @@ async def partition_describe(cluster: OpenCluster, number: _Number) -> None:
     if cluster.as_json:
         say_json(found.document())
         return
-    looking.print_rows([found.status], looking.partition_rows, as_json=False)
+    opencluster.print_rows([found.status], opencluster.partition_rows, as_json=False)
     replicas = [(each.name, each.state, or_dash(each.session), or_dash(each.closing)) for each in found.replicas]
     say("")
     print_table(["replica", "state", "last session", "closing mark"], replicas, right=(2, 3))
@@ -130,7 +138,7 @@ def _confirm_lost_spare(lost: str, *, yes: bool) -> None:
 
 
 @partition.command("move", epilog=EXIT_STATUS)
-@on_cluster(timeout_s=30.0, timeout=looking.TimeoutOfAll, json=False)
+@on_cluster(timeout_s=30.0, timeout=opencluster.TimeoutOfAll, json=False)
 async def partition_move(
     cluster: OpenCluster,
     number: _Number,
@@ -152,3 +160,183 @@ async def partition_cancel_change(cluster: OpenCluster, number: _Number) -> None
     """Take back a change of a partition's copies that is pending. One that has been made by now stays made."""
     value = await (await cluster.edits()).cancel(number)
     say(f"partition {number} has copies on {', '.join(value.members)}, and no change is pending")
+
+
+def _check(
+    partitions: Sequence[int] | None, to: int | None, source: str | None, confirm: int | None, *, every: bool
+) -> None:
+    """Raise `BadOption` for options of a reset that contradict each other."""
+    if every == (partitions is not None):
+        raise BadOption("name a partition, or several (0-3,7); or give --all")
+    if partitions is not None and len(partitions) == 1:
+        if to is None and (source is not None or confirm is not None):
+            raise BadOption(
+                "--from and --confirm are for a reset of the head: say with --to with which id the log of partition "
+                f"{partitions[0]} is to end. Nothing was changed"
+            )
+    elif source is None and confirm is not None:
+        raise BadOption("--confirm is for a reset: name with --from the copy where each log ends. Nothing was changed")
+
+
+@partition.command("reset-head", epilog=EXIT_STATUS)
+@on_cluster(timeout_s=30.0, timeout=opencluster.TimeoutOfAll, check=_check)
+async def partition_reset_head(
+    cluster: OpenCluster,
+    partitions: Annotated[
+        inputs.Numbers | None,
+        Argument(
+            parser=inputs.partitions_of,
+            metavar="PARTITION",
+            help="Number of the partition; or several, as in 0-3,7.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        int | None, Option("--to", metavar="ID", help="Id with which the log is to end; -1: empty.", show_default=False)
+    ] = None,
+    source: Annotated[
+        str | None,
+        Option("--from", metavar="NODE", help="Storage node whose copy counts, if not the one least in doubt."),
+    ] = None,
+    confirm: Annotated[
+        int | None,
+        Option(
+            metavar="ID",
+            help="In place of the question: the same id again, or the number of partitions.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[bool, Option("--all", help="All that are not open, and of which --from has a copy.")] = False,
+) -> None:
+    """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
+
+    Without --to, shows what the replicas that are left hold, and changes nothing. With it, shows what would be lost,
+    asks for the id once more, and has the partition's owner cut the log there. The decision becomes a transaction of
+    the log. A lost replica that comes back later is cut, and not believed.
+
+    For several partitions at once, --from names the copy that is left, instead of --to: each log ends where this copy
+    ends. What would be lost is shown for each, and the number of partitions is asked for once.
+    """
+    if to is not None or source is not None:
+        await cluster.coordinator.may_change()  # before anything is asked
+    if partitions is not None and len(partitions) == 1:
+        await _reset_one(cluster, partitions[0], to, source, confirm)
+    elif to is not None:
+        raise BadOption("--to is for one partition: for several, --from names the copy where each log ends")
+    else:
+        await _reset_several(cluster, partitions, source, confirm)
+
+
+async def _reset_one(
+    cluster: OpenCluster, number: int, to: int | None, source: str | None, confirm: int | None
+) -> None:
+    from polonaise.admin.headresets import (
+        ask_reset,
+        await_reset,
+        check_archived,
+        check_end,
+        decision,
+        head_state,
+        with_archived,
+    )
+
+    host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
+    look_s = min(timeout, opencluster.TIMEOUT_S)
+    (state,), troubles = await with_archived(opened, [await head_state(host, opened, number, look_s)], look_s)
+    _warn_of_stores(troubles)
+    if not as_json:
+        _show_head(state, decided=to is not None)
+    if to is None:
+        if as_json:
+            say_json(state.document())
+        return
+    reset = decision(state, to, source, host.clock.wall_us())
+    await check_end(host, opened, state, reset, look_s)
+    check_archived([(state, reset)])
+    _confirm(_told(state, reset), to, confirm, as_json=as_json)
+    await ask_reset(opened, state, reset, timeout)
+    outcome = await await_reset(host, opened, state, reset, timeout)
+    if as_json:
+        say_json({"partition": number, "to": to, **asdict(outcome)})
+    elif outcome.carried_out:
+        say(f"the head was reset to {to}; transaction {to + 1} says so")
+    else:
+        say(f"nothing was given up: the replicas that came back prove the log up to {outcome.committed}")
+
+
+async def _reset_several(
+    cluster: OpenCluster, partitions: Sequence[int] | None, source: str | None, confirm: int | None
+) -> None:
+    from polonaise.admin.headresets import check_archived, decisions_from, head_states, reset_heads, with_archived
+
+    host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
+    look_s = min(timeout, opencluster.TIMEOUT_S)
+    states = await head_states(host, opened, partitions, source, look_s)
+    states, troubles = await with_archived(opened, states, look_s)
+    _warn_of_stores(troubles)
+    for state in states:
+        if as_json and source is None:
+            say_json(state.document())
+        elif not as_json:
+            _show_head(state, decided=source is not None)
+    if source is None:
+        return
+    decided = decisions_from(states, source, host.clock.wall_us())
+    check_archived(decided)
+    if not as_json:
+        for state, reset in decided:
+            say(f"partition {state.partition}: {_told(state, reset)}")
+    summary = f"{counted(len(decided), 'partition')} would end where {source} ends"
+    _confirm(summary, len(decided), confirm, as_json=as_json)
+    failed: list[str] = []
+    for (state, reset), outcome in zip(decided, await reset_heads(host, opened, decided, timeout), strict=True):
+        number = state.partition
+        if isinstance(outcome, PolonaiseError):
+            failed.append(str(outcome))
+        elif as_json:
+            say_json({"partition": number, "to": reset.to, **asdict(outcome)})
+        elif outcome.carried_out:
+            say(f"partition {number}: the head was reset to {reset.to}; transaction {reset.to + 1} says so")
+        else:
+            say(f"partition {number}: nothing was given up; its replicas prove the log up to {outcome.committed}")
+    if failed:
+        raise HeadNotReset(f"{len(failed)} of {counted(len(decided), 'partition')} not reset: {'; '.join(failed)}")
+
+
+def _told(state: HeadState, reset: HeadReset) -> str:
+    to = reset.to
+    lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "nobody who was asked knows of more"
+    silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
+    return f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
+
+
+def _warn_of_stores(troubles: Sequence[str]) -> None:
+    for trouble in troubles:
+        typer.echo(
+            f"how far the fragments reach was not seen from here ({trouble}): the owner looks before it cuts anything, "
+            "and waits if they reach above the id",
+            err=True,
+        )
+
+
+def _confirm(told: str, wanted: int, confirm: int | None, *, as_json: bool) -> None:
+    """Ask for the number once more, unless it was given. Raises `HeadNotReset` for another one."""
+    if confirm is None:
+        again = typer.prompt(f"{told}. Type {wanted} once more to confirm", type=int, err=True)
+    else:
+        again = confirm
+        if not as_json:
+            say(told)
+    if again != wanted:
+        raise HeadNotReset(f"{again} was given to confirm {wanted}: nothing was changed")
+
+
+def _show_head(state: HeadState, *, decided: bool) -> None:
+    """Show what the replicas hold; and what only the store has, unless a decision is given, whose refusal tells it."""
+    say(f"partition {state.partition} is not open: {state.waits_for}")
+    rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
+    print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
+    if state.silent:
+        say(f"no answer from {', '.join(state.silent)}")
+    if state.only_archived and not decided:
+        say(f"The fragments in {state.store} reach up to {state.archived}. {state.only_archived}.")

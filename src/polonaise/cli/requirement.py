@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import looking
+from polonaise.cli import opencluster
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Copies = Annotated[int, Option(min=0, help="Least number of storage nodes that have synced a commit.")]
 _Zones = Annotated[int, Option(min=0, help="Least number of zones that these nodes are in.")]
-_on_cluster = on_cluster(timeout_s=30.0, timeout=looking.TimeoutOfAll)
+_on_cluster = on_cluster(timeout_s=30.0, timeout=opencluster.TimeoutOfAll)
 
 
 @cluster.command("require", epilog=EXIT_STATUS)

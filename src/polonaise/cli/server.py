@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument
 
-from polonaise.cli import inputs, looking, running
+from polonaise.cli import inputs, opencluster, running
 from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
@@ -63,7 +63,7 @@ def server_run(
 @on_cluster()
 async def server_list(cluster: OpenCluster) -> None:
     """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
-    looking.print_rows((await cluster.look()).servers, looking.server_rows, as_json=cluster.as_json)
+    opencluster.print_rows((await cluster.look()).servers, opencluster.server_rows, as_json=cluster.as_json)
 
 
 @server.command("remove", epilog=EXIT_STATUS)

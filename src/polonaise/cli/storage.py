@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import looking, running
+from polonaise.cli import opencluster, running
 from polonaise.cli.addedoptions import with_settings, with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
@@ -91,7 +91,7 @@ def storage_recover(
 
 
 @storage.command("zone", epilog=EXIT_STATUS)
-@on_cluster(timeout_s=10.0, timeout=looking.TimeoutOfAll)
+@on_cluster(timeout_s=10.0, timeout=opencluster.TimeoutOfAll)
 async def storage_zone(
     cluster: OpenCluster,
     name: _ShownName,
@@ -146,7 +146,7 @@ async def storage_move(
 @on_cluster()
 async def storage_list(cluster: OpenCluster) -> None:
     """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
-    looking.print_rows((await cluster.look()).storage, looking.storage_rows, as_json=cluster.as_json)
+    opencluster.print_rows((await cluster.look()).storage, opencluster.storage_rows, as_json=cluster.as_json)
 
 
 @storage.command("add", epilog=EXIT_STATUS)
@@ -202,12 +202,12 @@ async def storage_clean(cluster: OpenCluster, name: _Name) -> None:
         elif cleaned.trouble:
             say(f"partition {cleaned.partition}: {cleaned.trouble}")
         elif cleaned.bytes:
-            say(f"partition {cleaned.partition}: {looking.size(cleaned.bytes)} freed")
+            say(f"partition {cleaned.partition}: {opencluster.size(cleaned.bytes)} freed")
 
     await clean_storage(cluster.host, await cluster.edits(), name, cluster.timeout_s, cluster.step_s, report)
     if not cluster.as_json:
         emptied = [each.bytes for each in seen if each.bytes]
-        say(f"storage node {name}: {looking.size(sum(emptied))} of {len(emptied)} copies freed")
+        say(f"storage node {name}: {opencluster.size(sum(emptied))} of {len(emptied)} copies freed")
     if any(each.trouble for each in seen):
         raise typer.Exit(ExitStatus.FAILED)
 
