@@ -15,7 +15,7 @@ from polonaise.errors import SegmentDamaged
 from polonaise.log.control import Promises
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
-from polonaise.storage.namefile import NAME_FILE, encode_name
+from polonaise.storage.files import NAME_FILE, encode_name
 from rigs.shell import Shell
 from rigs.storagefiles import flip, make_storage, promise, segments
 

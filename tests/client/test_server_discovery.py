@@ -29,7 +29,6 @@ from polonaise.link.connection import Connection
 from polonaise.link.protocol import greeting
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import KEY, MemoryHost
-from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,
@@ -44,6 +43,7 @@ from polonaise.wire.messages import (
     Refused,
     UniqueIdIs,
 )
+from polonaise.wire.topics import AssignedPartition, encode_assignment
 from polonaise_proving.stages.simulated.cluster import Node
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down, on_a_machine

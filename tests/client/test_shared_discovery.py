@@ -12,7 +12,6 @@ from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.link.connection import Connection
 from polonaise.link.protocol import greeting
 from polonaise.testing.memory import KEY, MemoryHost
-from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_CLIENT,
@@ -24,6 +23,7 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
+from polonaise.wire.topics import AssignedPartition, encode_assignment
 from rigs.waiting import time_passes, wait_until
 
 AWAY = CoordinatorUnavailable("the coordinator gave no answer within 5 s")

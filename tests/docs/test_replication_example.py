@@ -10,13 +10,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from polonaise.log.promises import Promises
-
 from polonaise.checksum import crc32
 from polonaise.client.protocol.outstanding import AppendWindow, Outstanding, Pending, SentFrame, still_pending
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import Fenced
 from polonaise.log.batch import Batch, Columns, seal
+from polonaise.log.control import Promises
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.recovery import Decided, ReplicaAnswer, Undecided

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.admin.embeddedrecovery import recover_embedded
+from polonaise.admin.coordinatorbackup import recover_embedded
 from polonaise.errors import (
     AlreadyInitialized,
     ConsistencyLost,

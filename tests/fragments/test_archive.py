@@ -36,9 +36,8 @@ from polonaise.fragments.objects import (
     verified,
     write_fragments,
 )
-from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.coverage import Span, belongs, spans_to_write
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
 from rigs.faults import raises_code

@@ -20,7 +20,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
-from polonaise.fragments import openfragment
+from polonaise.fragments import objects
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.objects import footer_of
@@ -436,7 +436,7 @@ async def test_whatever_decoding_raises_is_damage_of_the_fragment(
     def mistaken(*arguments: Any) -> int:
         raise error("odd bytes")
 
-    monkeypatch.setattr(openfragment, "first_of_group", mistaken)
+    monkeypatch.setattr(objects, "first_of_group", mistaken)
     with pytest.raises(FragmentDamaged, match=r"odd bytes.*restore it from a copy"):
         await history_of(store).read(0, 5, 179, 1)
 

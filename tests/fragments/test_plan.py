@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.coverage import Span, spans_to_write
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.plan import spans_to_write
 
 spans = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: Span(pair[0], pair[0] + pair[1]))
 

@@ -21,10 +21,9 @@ from polonaise.coordination.values import ExpectedServers, Versioned
 from polonaise.errors import InsufficientReplicas, LockConflict, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host.real import RealClock
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import HttpFace, ObservedServer
 from polonaise.node.monitoring.httplistener import HttpRequest
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import ServerId, Transaction
 from polonaise_proving.stages.simulated.cluster import DIRECTORY

@@ -200,7 +200,7 @@ async def test_a_storage_node_whose_directory_is_gone_is_not_ready(tmp_path: Pat
 async def test_a_storage_node_whose_disk_is_full_is_degraded_and_ready_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polonaise.storage.recentrefusals._TOLD_S", 1.0)
+    monkeypatch.setattr("polonaise.storage.measures._TOLD_S", 1.0)
     full = ("polonaise_node_degraded", (("reason", "disk_full"),))
     with small_disk(tmp_path / "storage-0", 12 * 1024 * 1024) as place:
         async with observed_cluster(tmp_path) as cluster, cluster.connected() as log:

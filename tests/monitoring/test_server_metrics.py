@@ -20,9 +20,8 @@ from polonaise.node.addresses import coordinator_at
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring import servermetrics
-from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import AUTO_MAX, Detail, Samples, SeriesListed
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings

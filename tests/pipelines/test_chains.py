@@ -8,14 +8,14 @@ import pytest
 
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
-from polonaise.pipelines import chains
-from polonaise.pipelines.chains import begins_at_the_beginning, joined, suspects, walk
+from polonaise.pipelines import logaudit
+from polonaise.pipelines.logaudit import begins_at_the_beginning, joined, suspects, walk
 from rigs.fragments import batches_of, plain_batches
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "BLOCK_IDS", 10)
+    monkeypatch.setattr(logaudit, "BLOCK_IDS", 10)
 
 
 GOOD = plain_batches([4, 5, 3, 8, 1, 7, 2])

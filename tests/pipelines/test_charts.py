@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
 from polonaise.pipelines.charts.canvas import upright_area
-from polonaise.pipelines.charts.lines import spread
+from polonaise.pipelines.charts.figures import spread
 from rigs.pages import HOSTILE, box, check_inside, drawn, labels, points, titled
 from rigs.programs import output_of, run_python
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import Row
 
-from polonaise.pipelines.tablecomparison import DIFFERENT, EXTRA, MISSING, RowDifference, compare
+from polonaise.pipelines.audit import DIFFERENT, EXTRA, MISSING, RowDifference, compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,7 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.pipelines.copies import StorageCopy
-from polonaise.pipelines.logaudit import audit_log
+from polonaise.pipelines.logaudit import StorageCopy, audit_log
 from rigs.storagefiles import make_storage
 
 

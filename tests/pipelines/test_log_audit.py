@@ -12,7 +12,7 @@ import pytest
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
 from polonaise.pipelines import logaudit
-from polonaise.pipelines.copies import StorageCopy
+from polonaise.pipelines.logaudit import StorageCopy
 from rigs.tableviews import bank_log, more
 
 

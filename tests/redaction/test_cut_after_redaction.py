@@ -11,8 +11,8 @@ from polonaise.client.workerprogress import parse_kept
 from polonaise.errors import PolonaiseError
 from polonaise.link.protocol.peertext import printable
 from polonaise.redaction import redacted, redacted_end, redacted_line, redacted_text
-from polonaise.spark.agreedcount import AgreedCounts
 from polonaise.spark.protocol.sinkprogress import SinkProgress
+from polonaise.spark.sink import AgreedCounts
 from polonaise.views.databaseerrors import first_line
 from polonaise.wire.codec import FRAME_BYTES_MAX, Frames, decode
 from polonaise.wire.messages import Refused

@@ -27,8 +27,8 @@ from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
 from polonaise.pipelines import runs
-from polonaise.pipelines.copies import FragmentCopy, ServedCopy, StorageCopy
 from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.logaudit import FragmentCopy, ServedCopy, StorageCopy
 from polonaise.pipelines.report import HowToReport
 from polonaise.pipelines.source import LogSource
 from polonaise.pipelines.targetaddress import check_target, open_target

@@ -12,11 +12,10 @@ import yaml
 
 from polonaise.histogram import Histogram
 from polonaise.host import Clock
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.exposition import _Exposed
 from polonaise.node.monitoring.face import HttpFace, ObservedNode, ObservedServer, ObservedStorage
 from polonaise.node.monitoring.metriclist import NODE_DEGRADED
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.reasons import Reason
 from polonaise.server.node import Server
 from rigs.promql import Evaluation, Labels, Series

@@ -28,7 +28,7 @@ from polonaise.terms import (
     TransactionId,
 )
 from polonaise.testing.memory import KEY
-from polonaise.testing.memorypartition import BEGINNING_US, STEP_US
+from polonaise.testing.memoryserver import BEGINNING_US, STEP_US
 from polonaise.wire.appends import FailedAppend, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import CopiesProved, ProveCopies

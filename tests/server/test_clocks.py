@@ -10,8 +10,8 @@ from unittest.mock import patch
 from polonaise.client.log import Log
 from polonaise.node.condition import conditions_in, server_troubles
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.monitoring.samples import Detail
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise_proving.stages.simulated.cluster import Node

@@ -15,9 +15,9 @@ from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import MemoryHost
-from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import AssignmentIs, GetAssignment, GetUniqueId, HighWaterMark
+from polonaise.wire.topics import parse_assignment
 from rigs.waiting import nothing_happens_for, time_passes
 
 MINUTE_MS = 60_000

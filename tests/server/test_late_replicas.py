@@ -16,8 +16,8 @@ from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import ConnectionLost, HistoryTrimmed, PolonaiseError
 from polonaise.host import Host
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.monitoring.samples import Detail
 from polonaise.patience import SyncPatience
 from polonaise.server.archivedhistory import read_to_copy
 from polonaise.server.catchup import CatchUp

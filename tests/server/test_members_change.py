@@ -11,8 +11,7 @@ import pytest
 
 from polonaise.admin.copymoves import CopyMoves
 from polonaise.admin.memberedits import MemberEdits
-from polonaise.admin.storagecleaning import Cleaned, clean_storage
-from polonaise.admin.storagenodes import add_storage, remove_storage
+from polonaise.admin.storagenodes import Cleaned, add_storage, clean_storage, remove_storage
 from polonaise.client.log import Log
 from polonaise.coordination.memberchanges import Move, in_sync
 from polonaise.coordination.values import PartitionValue
@@ -26,8 +25,8 @@ from polonaise.errors import (
 )
 from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.monitoring.samples import Detail
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 

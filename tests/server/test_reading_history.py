@@ -31,8 +31,8 @@ from polonaise.fragments.protocol.scrubschedule import FragmentScrub, Pause, Ver
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.monitoring.samples import Detail
 from polonaise.node.reasons import Reason, Trouble
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.feeds import TailCache

@@ -18,8 +18,8 @@ from polonaise.fragments.history import FragmentHistory
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.node.condition import conditions_in, server_troubles
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.monitoring.samples import Detail
 from polonaise.node.reasons import Reason
 from polonaise.server.fragmentwatches import ArchiveLag
 from polonaise.server.node import Server

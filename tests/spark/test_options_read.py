@@ -17,10 +17,10 @@ from polonaise.client.log import partitions_of
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.node.embedded import parse_embedded
-from polonaise.spark.agreedcount import AgreedCounts, agreed_count, counts_key
 from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options, write_options
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.protocol.ddl import checked_columns
+from polonaise.spark.sink import AgreedCounts, agreed_count, counts_key
 from rigs.faults import raises_code
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"

@@ -18,7 +18,7 @@ from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
 from polonaise.spark import clusters, streamreader
 from polonaise.spark.options import read_options
-from polonaise.spark.protocol.admission import admitted
+from polonaise.spark.protocol.splits import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
 from rigs.spark import Filled, columns, filled, forget, stream_reader, table

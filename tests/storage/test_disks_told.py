@@ -9,9 +9,9 @@ import pytest
 
 from polonaise.errors import ConnectionLost, DiskFull, PolonaiseError
 from polonaise.host import Host
-from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedStorage
 from polonaise.node.monitoring.metriclist import DISK_WAITS, NODE_DEGRADED
+from polonaise.node.monitoring.samples import Detail
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import UNRESOLVED

@@ -9,7 +9,7 @@ import pytest
 
 from polonaise.errors import DiskFailed, PolonaiseError, ProtocolError, StorageNameDamaged, UnsupportedFormat
 from polonaise.host import Host
-from polonaise.storage.namefile import NAME_BYTES_MAX, NAME_FILE, decode_name, encode_name, write_name
+from polonaise.storage.files import NAME_BYTES_MAX, NAME_FILE, decode_name, encode_name, write_name
 from rigs.faults import raises_code
 from rigs.log import KEY, life
 from rigs.storage import DIRECTORY, Node, connected, opened, simulate, simulated

@@ -13,7 +13,7 @@ from polonaise.host import Host
 from polonaise.node.condition import storage_reasons
 from polonaise.node.reasons import Reason
 from polonaise.storage.clusternote import NOTE_FILE
-from polonaise.storage.namefile import NAME_FILE
+from polonaise.storage.files import NAME_FILE
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import NoteValues, Trim
 from polonaise_proving.stages.simulated.diskimages import DirectoryImage, FileImage

@@ -21,9 +21,8 @@ from polonaise.errors import LockConflict, PolonaiseError
 from polonaise.host.real import RealClock
 from polonaise.log.registers import TOTAL_BYTES_MAX
 from polonaise.terms import NO_SESSION, FailureReason, LockMode
-from polonaise.testing import Faults, memorypartition
-from polonaise.testing.memorypartition import MemoryPartition, MemoryReplica
-from polonaise.testing.memoryserver import _value_of
+from polonaise.testing import Faults, memoryserver
+from polonaise.testing.memoryserver import MemoryPartition, MemoryReplica, _value_of
 from polonaise.wire.appends import AppendColumns, ReceivedAppends
 from polonaise.wire.messages import Batches, ReadBatches
 from rigs.log import PARTITION, Maker
@@ -158,9 +157,7 @@ CHECKPOINT = 10
 
 
 async def test_a_log_goes_on_after_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        memorypartition, "_SETTINGS", replace(memorypartition._SETTINGS, checkpoint_transactions=CHECKPOINT)
-    )
+    monkeypatch.setattr(memoryserver, "_SETTINGS", replace(memoryserver._SETTINGS, checkpoint_transactions=CHECKPOINT))
     async with testing.log() as log, asyncio.timeout(20):
         for number in range(4 * CHECKPOINT):
             change = polonaise.Change.set(b"number", b"%d" % number)

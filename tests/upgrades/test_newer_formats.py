@@ -10,7 +10,7 @@ from zlib import crc32
 import pyarrow.parquet as pq
 import pytest
 
-from polonaise.storage.namefile import NAME_FILE, encode_name
+from polonaise.storage.files import NAME_FILE, encode_name
 from rigs import keptlog
 from rigs.shell import Shell
 from rigs.storagefiles import flip, overwrite, segments

@@ -18,7 +18,7 @@ from polonaise import blocking, testing
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers, ViewUnavailable, ViewUnfit
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise.views.oncetable import OnceKept
+from polonaise.views.marks import OnceKept
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, body
 from rigs.databases import execute

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.terms import Transaction
-from polonaise.views.letters import DeadLetters
+from polonaise.views.marks import DeadLetters
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
 from polonaise_proving.stages.databaseservers import MariaDB, engine_at

@@ -9,8 +9,8 @@ import pytest
 
 from polonaise.checksum import crc32
 from polonaise.errors import ProtocolError
-from polonaise.wire.assignments import AssignedPartition, encode_assignment, parse_assignment
 from polonaise.wire.messages import AssignmentIs
+from polonaise.wire.topics import AssignedPartition, encode_assignment, parse_assignment
 
 ROWS = [
     AssignedPartition(0, 7, "10.0.0.1:7000", 1),

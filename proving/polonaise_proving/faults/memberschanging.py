@@ -8,7 +8,7 @@ import random
 from typing import Final
 
 from polonaise.admin.memberedits import MemberEdits
-from polonaise.admin.storagecleaning import Cleaned, clean_storage
+from polonaise.admin.storagenodes import Cleaned, clean_storage
 from polonaise.coordination.memberchanges import in_sync
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError

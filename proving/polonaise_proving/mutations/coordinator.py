@@ -41,7 +41,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in_it",
     ),
     "held-data-not-seen": Mutation(
-        "polonaise.node.lostcoordinator",
+        "polonaise.node.processes",
         "        return lost(coordinator, holding)\n",
         "        pass\n",
         "P13: a coordinator that lost its data is told as one that never had any",

@@ -43,7 +43,7 @@ HISTORY_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/fragments/test_history.py::test_fragments_that_are_to_be_relied_upon_are_opened_each",
     ),
     "cut-fragment-opens": Mutation(
-        "polonaise.fragments.openfragment",
+        "polonaise.fragments.objects",
         "        if size < needed + metadata.serialized_size:\n",
         "        if size < 0:\n",
         "P1: history is dropped although the server's own store has only the ends of its fragments",
@@ -112,14 +112,14 @@ HISTORY_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_stream_that_has_read_of_the_other_life_does_not_go_on_in_the_log",
     ),
     "log-that-was-trimmed-not-compared-with-fragments": Mutation(
-        "polonaise.spark.continuation",
+        "polonaise.spark.onelog",
         "            self._check(above[held])\n",
         "            pass\n",
         "P2: a query reads archived transactions of another life of a log that was trimmed",
         test="tests/spark/test_fragments_of_another_life.py::test_a_trimmed_log_is_compared_with_what_lies_above",
     ),
     "replica-read-on-from-fragments-of-another-life": Mutation(
-        "polonaise.spark.continuation",
+        "polonaise.spark.onelog",
         "            if ends is not None and BatchEnd(name.last, footer.last_crc) not in ends:\n",
         "            if False:\n",
         "P2: fragments are read together with a replica of another life of the log",

@@ -104,7 +104,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/storage/test_disks_told.py::test_a_quota_that_is_used_up_is_told",
     ),
     "want-of-room-told-for-ever": Mutation(
-        "polonaise.storage.recentrefusals",
+        "polonaise.storage.measures",
         'return self._last if self._clock.monotonic_s() - self._last_s < _TOLD_S else ""',
         "return self._last",
         "P13: a storage node is degraded by a refusal of long ago, though there is room",

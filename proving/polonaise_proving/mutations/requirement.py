@@ -43,7 +43,7 @@ REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
         seed=2,
     ),
     "copies-never-asked-for": Mutation(
-        "polonaise.client.receipt",
+        "polonaise.client.appends",
         "        if not self.proved:\n            yield from",
         "        if self.needs is None:\n            yield from",
         "P1: an append that needs copies succeeds without them, because its client asks nobody",

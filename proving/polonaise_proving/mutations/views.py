@@ -199,7 +199,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]",
     ),
     "state-that-stepped-back-is-read": Mutation(
-        "polonaise.views.reached",
+        "polonaise.views.lostmarks",
         "        if below:\n",
         "        if below and not found:\n",
         "P2: a context decides on a database that has less than its locks are judged at",

@@ -39,9 +39,16 @@ from polonaise.fragments.objects import (
     verified,
     write_fragments,
 )
-from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
+from polonaise.fragments.protocol.coverage import (
+    FRAGMENT_BYTES,
+    BatchEnd,
+    Span,
+    archived_up_to,
+    belongs,
+    cover,
+    spans_to_write,
+)
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, belongs, spans_to_write
 from polonaise.fragments.store import INIT, MendableStore, ObjectStore, ReadableStore
 from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch

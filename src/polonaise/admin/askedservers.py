@@ -29,7 +29,6 @@ from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.recoverycommand import RECOVER
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
-from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_CLIENT,
@@ -39,6 +38,7 @@ from polonaise.wire.messages import (
     DescribeCluster,
     GetAssignment,
 )
+from polonaise.wire.topics import parse_assignment
 
 M = TypeVar("M", bound=Message)
 

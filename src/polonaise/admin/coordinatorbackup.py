@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,15 +35,31 @@ from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorLost,
     CoordinatorOutdated,
+    DirectoryInUse,
     NotInitialized,
     PolonaiseError,
     RecoveryUnsafe,
     UnsupportedFormat,
+    fault,
 )
 from polonaise.host import Host
-from polonaise.host.files import with_own_errors
+from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.replacing import replaced
+from polonaise.log.control import CONTROL_FILE
+from polonaise.node.embedded import (
+    STORAGE_MAX,
+    EmbeddedHost,
+    clear_sockets,
+    coordinator_of,
+    is_log,
+    lock_path,
+    parse_embedded,
+    storage_directory,
+    storage_names,
+    storage_settings,
+)
 from polonaise.redaction import redacted
+from polonaise.storage.node import StorageNode
 from polonaise.terms import ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER
 
@@ -218,3 +237,59 @@ async def _ask_all(
             silent[given] = str(error)
 
     await asyncio.gather(*(ask(name, address) for name, address in nodes.items()))
+
+
+_log = logging.getLogger(__name__)
+
+
+async def recover_embedded(address: str, known: Noted | None, timeout_s: float, believed: str = "") -> RecoveredCluster:
+    """Make the values of an embedded log's coordinator again, as `recover` does, from its storage directories.
+
+    Raises `DirectoryInUse` if the log is open anywhere, `not_embedded_log`, and what `recover` raises.
+    """
+    directory = parse_embedded(address).directory
+    host = EmbeddedHost(directory)
+    try:
+        if not await is_log(host.disk, directory):
+            raise fault("not_embedded_log", f"there is no embedded log in {directory}: correct the path")
+        try:
+            lock = try_lock(lock_path(directory))
+        except DirectoryInUse:
+            raise DirectoryInUse(f"a process has the log in {directory} open: close it everywhere first") from None
+        try:
+            return await _recover(host, directory, known, timeout_s, believed)
+        finally:
+            lock.release()
+    finally:
+        host.close()
+
+
+async def _recover(
+    host: EmbeddedHost, directory: str, known: Noted | None, timeout_s: float, believed: str
+) -> RecoveredCluster:
+    """Recover with the storage nodes running in this process. The caller holds the host's lock."""
+    await clear_sockets(host.disk, directory)
+    unusable: dict[StorageId, PolonaiseError] = {}
+    async with contextlib.AsyncExitStack() as closing:
+        coordinator = coordinator_of(host, directory)
+        closing.push_async_callback(coordinator.close)
+        nodes = {}
+        for number, name in enumerate(storage_names(STORAGE_MAX)):
+            # A node would make a directory that is missing, and an empty one would tell of a cluster without a log.
+            if await host.disk.exists(posixpath.join(storage_directory(directory, number), CONTROL_FILE)):
+                node = StorageNode(host, storage_settings(directory, number, name, None))
+                try:
+                    await node.start()
+                except PolonaiseError as error:
+                    _log.warning("%s can't be used: %s", storage_directory(directory, number), error)
+                    unusable[name] = error
+                    continue
+                closing.push_async_callback(node.close)
+                nodes[name] = name
+        try:
+            return await recover(host, coordinator, known, nodes, timeout_s, believed=believed)
+        except RecoveryUnsafe as error:
+            if not unusable:
+                raise
+            told = "; ".join(f"{name}: {why}" for name, why in unusable.items())
+            raise RecoveryUnsafe(f"{error.text}. {told}") from None

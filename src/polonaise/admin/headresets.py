@@ -23,7 +23,7 @@ from polonaise.errors import (
     PolonaiseError,
     StoreUnavailable,
 )
-from polonaise.fragments.protocol.onlycopy import may_be_only_copy
+from polonaise.fragments.protocol.coverage import may_be_only_copy
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId

@@ -20,8 +20,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile, Promises
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.redaction import redacted
-from polonaise.storage.files import Files, find, name_in, trimmed_in
-from polonaise.storage.namefile import check_name, write_name
+from polonaise.storage.files import Files, check_name, find, name_in, trimmed_in, write_name
 from polonaise.storage.offline import batches_of, bounds_in
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 

@@ -432,7 +432,7 @@ def cut(
 
 
 def _confirm_cut(store: ObjectStore, given_up: Mapping[PartitionId, GivenUp], *, yes: bool) -> None:
-    from polonaise.fragments.protocol.onlycopy import may_be_only_copy
+    from polonaise.fragments.protocol.coverage import may_be_only_copy
 
     for number, (ids, everything) in given_up.items():
         nothing_left = f" The store would have nothing of partition {number} any more." if everything else ""

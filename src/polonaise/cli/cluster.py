@@ -474,8 +474,7 @@ def cluster_recover(
     the cluster contradict, such as by a topic's ids, or the latest lacks a storage node that has a copy, or partitions
     that are in use: then --believe chooses. With TLS it needs a server's certificate.
     """
-    from polonaise.admin.coordinatorbackup import read_backup
-    from polonaise.admin.embeddedrecovery import recover_embedded
+    from polonaise.admin.coordinatorbackup import read_backup, recover_embedded
     from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.embedded import SCHEME
 

@@ -16,7 +16,7 @@ from polonaise.cli.output import Json, say, say_either, say_json, tidy, while_re
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
-    from polonaise.admin.storagecleaning import Cleaned
+    from polonaise.admin.storagenodes import Cleaned
     from polonaise.coordination.memberchanges import Move
 
 storage = typer.Typer(
@@ -191,7 +191,7 @@ async def storage_clean(cluster: OpenCluster, name: _Name) -> None:
     A copy is kept, and the exit status is 1, where fewer others are in sync than the partition is to have, or its
     members are being changed. With TLS it takes the certificate of a server, because it deletes data.
     """
-    from polonaise.admin.storagecleaning import clean_storage
+    from polonaise.admin.storagenodes import clean_storage
 
     seen: list[Cleaned] = []
 

@@ -38,7 +38,6 @@ from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.link.protocol.peertext import printable
 from polonaise.topics import ClusterTopics
-from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,
@@ -49,7 +48,16 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
-from polonaise.wire.topics import DescribeTopic, ListTopics, TopicIs, TopicsAre, parse_topic, parse_topics
+from polonaise.wire.topics import (
+    AssignedPartition,
+    DescribeTopic,
+    ListTopics,
+    TopicIs,
+    TopicsAre,
+    parse_assignment,
+    parse_topic,
+    parse_topics,
+)
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")

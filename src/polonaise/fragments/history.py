@@ -30,8 +30,17 @@ from polonaise.errors import (
 from polonaise.fragments.agreement import MOVE_OUT, agree, beside_each
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_ends, parts_for_group
 from polonaise.fragments.markedstore import MarkedStore, told
-from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
-from polonaise.fragments.openfragment import OpenFragment, decoded_end, decoded_group, opened_by_end, span_of
+from polonaise.fragments.objects import (
+    MEND,
+    OpenFragment,
+    decoded_end,
+    decoded_group,
+    fragments_of,
+    made_again,
+    of_fragment,
+    opened_by_end,
+    span_of,
+)
 from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import LateStore, MendableStore

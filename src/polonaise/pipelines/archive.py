@@ -20,8 +20,7 @@ from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
 from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import ArchivedFragment, fragments_of, write_fragments
-from polonaise.fragments.protocol.coverage import Span, archived_up_to
-from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, spans_to_write
+from polonaise.fragments.protocol.coverage import FRAGMENT_BYTES, Span, archived_up_to, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store, unmade_on_failure
 from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address

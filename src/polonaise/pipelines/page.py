@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from polonaise.pipelines.charts.figure import Chart
+from polonaise.pipelines.charts.figures import Chart
 from polonaise.pipelines.formatting import read
 from polonaise.pipelines.markup import Markup, element, joined
 from polonaise.pipelines.tables import Table

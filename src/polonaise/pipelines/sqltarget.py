@@ -38,7 +38,7 @@ from polonaise.pipelines.targetlimits import Limit, column_of
 from polonaise.pipelines.targets import TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, database_url
-from polonaise.views.letters import LETTERS, REFUSED
+from polonaise.views.marks import LETTERS, REFUSED
 from polonaise.views.tables import Chunks, Field, KeyRoom, MarkedTable, Shape, key_room, snapshot
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from polonaise.pipelines.targetaddress import has_limits, open_target
 from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.redaction import redacted_address
-from polonaise.spark.protocol.admission import admitted
+from polonaise.spark.protocol.splits import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:

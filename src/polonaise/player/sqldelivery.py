@@ -19,7 +19,7 @@ from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
-from polonaise.views.columns import short_text, transactional_table
+from polonaise.views.columntypes import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import (
     OwnRefused,

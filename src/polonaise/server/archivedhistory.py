@@ -16,9 +16,8 @@ from polonaise.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from polonaise.fragments.protocol.coverage import BatchEnd, Span
+from polonaise.fragments.protocol.coverage import BatchEnd, Span, how_to_keep, may_be_only_copy
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.onlycopy import how_to_keep, may_be_only_copy
 from polonaise.log.batch import Batch
 from polonaise.server.storagelinks import expect
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId

@@ -16,10 +16,16 @@ from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_wit
 from polonaise.server.settings import ServerSettings
 from polonaise.server.waiters import Waiters
 from polonaise.terms import ServerId, counted
-from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import AssignmentIs, ClusterIs, DescribeCluster, GetAssignment, GetUniqueId, UniqueIdIs
-from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
+from polonaise.wire.topics import (
+    AssignedPartition,
+    DescribeTopic,
+    ListTopics,
+    encode_assignment,
+    encode_topic,
+    encode_topics,
+)
 
 _AGE_MS_MAX: Final = 2**32 - 1
 UNIQUE_IDS: Final = "no unique ids can be given out, which new clients and servers need"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
+from polonaise.fragments.protocol.coverage import FRAGMENT_BYTES
 from polonaise.link.settings import LinkSettings
 from polonaise.server.protocol.order import INLINE_BYTES_MAX
 from polonaise.server.protocol.settings import OwnerSettings

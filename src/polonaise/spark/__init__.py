@@ -5,7 +5,7 @@ tasks, `taskreader` runs in each of them, `query` is the function `polonaise.spa
 and divided among partitions, `staging` keeps them, and `publishing` appends them to the log, each exactly once.
 `protocol/` decides, without I/O, what each task reads and what is published.
 
-The layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of `agreedcount`)
+The layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of `sink`)
 outlive a process. Beside this package only `pipelines` imports pyspark, which `pip install 'polonaise[spark]'` brings.
 """
 

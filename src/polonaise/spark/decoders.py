@@ -21,10 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from polonaise.errors import BadOption, ExtraMissing, fault
 from polonaise.redaction import redacted_text
-from polonaise.spark.decodable import check_json_maps, check_nulls, holds
 from polonaise.spark.jsonbodies import JsonBodies, check_body, decode_object
 from polonaise.spark.options import OnUndecodable, ReadOptions
-from polonaise.spark.rowvalues import check_rows, object_of
+from polonaise.spark.rowvalues import check_json_maps, check_nulls, check_rows, holds, object_of
 from polonaise.spark.schemas import CORRUPT, DECODED, REASON, Projection
 
 DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]

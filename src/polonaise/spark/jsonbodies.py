@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from polonaise.spark.decodable import fields_inside, holds
-from polonaise.spark.rowvalues import object_of
+from polonaise.spark.rowvalues import fields_inside, holds, object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
 """The end of an object and a comma: only behind these may Arrow take another object for a field of the one around."""

@@ -31,9 +31,8 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted, redacted_address
 from polonaise.spark import clusters, fragmentfiles
-from polonaise.spark.continuation import Continuation, LogBatch, check_replica
 from polonaise.spark.fragmentfiles import footer_from, footer_kept
-from polonaise.spark.onelog import OneLog, one_log
+from polonaise.spark.onelog import Continuation, LogBatch, OneLog, check_replica, one_log
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles

@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from polonaise.errors import BadOption
-from polonaise.spark.decodable import check_types
 from polonaise.spark.options import STORAGE, OnUndecodable, ReadOptions
+from polonaise.spark.rowvalues import check_types
 
 CORRUPT: Final = "_corrupt"
 """Column of the bodies that the decoder could not read, with `onUndecodable=column`."""

@@ -19,7 +19,7 @@ from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterK
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.node.addresses import LOG_FORMS
 from polonaise.spark.options import STORAGE, UP_TO_LATEST, ReadOptions
-from polonaise.spark.protocol.admission import admitted
+from polonaise.spark.protocol.splits import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.taskreader import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId

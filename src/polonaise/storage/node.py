@@ -41,12 +41,11 @@ from polonaise.storage.clusternote import (
     read_note,
     write_note,
 )
-from polonaise.storage.measures import StorageMeasures
-from polonaise.storage.namefile import NAME_FILE, check_name, read_name, write_name
+from polonaise.storage.files import NAME_FILE, check_name, read_name, write_name
+from polonaise.storage.measures import NoRoom, StorageMeasures, Strangers
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
-from polonaise.storage.recentrefusals import NoRoom, Strangers
 from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings

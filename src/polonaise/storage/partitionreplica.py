@@ -15,7 +15,7 @@ from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
 from polonaise.log.partitionlog import PartitionLog, digest, verify_part
 from polonaise.log.segment import DamageFound
-from polonaise.storage.measures import ReplicaMeasures
+from polonaise.storage.measures import NoRoom, ReplicaMeasures
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -30,7 +30,6 @@ from polonaise.storage.protocol.replica import (
     TellEnd,
     TellSession,
 )
-from polonaise.storage.recentrefusals import NoRoom
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.codec import Message, Payload

@@ -11,10 +11,9 @@
 The client is that of production, and so are the server's decisions on locks, order, registers and producers; only what
 carries and stores bytes is memory. A test runs the same way each time (`docs/testing.md`).
 
-Begin with `driver`, what a test opens, and `faults`, what it can arm.
+Begin with `driver`: what a test opens, and the faults that it can arm.
 """
 
-from polonaise.testing.driver import BlockingMemoryLog, MemoryCluster, MemoryLog, blocking_log, log
-from polonaise.testing.faults import Faults
+from polonaise.testing.driver import BlockingMemoryLog, Faults, MemoryCluster, MemoryLog, blocking_log, log
 
 __all__ = ["BlockingMemoryLog", "Faults", "MemoryCluster", "MemoryLog", "blocking_log", "log"]

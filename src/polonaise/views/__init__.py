@@ -3,7 +3,7 @@
 Begin with `sql.py`: `SqlView`, which applications subclass, then `marks.py`: *exactly once* rests on how the rows of
 the table of marks are changed. `database.py` makes connections to PostgreSQL, MariaDB and SQLite, `writerconnection.py`
 SQL transactions that nobody else ends; `databaseerrors.py` tells which errors may pass. `fitness.py` refuses tables to
-which nothing can be applied exactly once. `tables.py` and `letters.py` are tables whose rows a pipeline makes.
+which nothing can be applied exactly once. `tables.py` are tables whose rows a pipeline makes.
 
 The tables of marks and keys lie in users' databases: their columns must stay as they are.
 """

@@ -17,8 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.columns import deletion, transactional_table
-from polonaise.views.columntypes import OTHER_NAME
+from polonaise.views.columntypes import OTHER_NAME, deletion, transactional_table
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables, has_table
 from polonaise.views.marks import Marks

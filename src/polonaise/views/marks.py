@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -16,16 +17,17 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
+    inspect,
     or_,
     select,
     update,
 )
 from sqlalchemy.exc import DBAPIError
 
+from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import ViewUnfit, invariant
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
-from polonaise.views.columntypes import OTHER_NAME
+from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, TransactionId
+from polonaise.views.columntypes import LONG_BINARY, LONG_TEXT, OTHER_NAME, TIMESTAMP, short_text, transactional_table
 from polonaise.views.databaseerrors import OwnRefused, first_line, trouble_in
 from polonaise.views.dialects import SQLITE
 from polonaise.views.writerconnection import WriterConnection
@@ -298,3 +300,132 @@ class Fences:
         """Return whether this is the partition's epoch; if so, it stays so until the SQL transaction ends."""
         values = {"at": partition, "mine": epoch}
         return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1
+
+
+LETTERS: Final = "_undecodable"
+REFUSED: Final = "_refused"
+"""What their names add to that of the view's table."""
+
+
+class LeftOut:
+    """A table of what is not in the view's table, made by the first write that may bring something for it."""
+
+    number: ClassVar[int]
+    """The row number, beside those of the definition, that says that this table was made; below 0."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def is_there(self, db: Connection) -> bool:
+        """Tell whether the table exists. Another application's of the same name does not count."""
+        inspector, name = inspect(db), self.table.name
+        columns = {each["name"] for each in inspector.get_columns(name)} if inspector.has_table(name) else set()
+        return columns >= set(self.table.c.keys())
+
+    def clear(self, db: Connection) -> None:
+        if self.is_there(db):
+            db.execute(self.table.delete())
+
+
+class DeadLetters(LeftOut):
+    """The dead-letter table of a view's table: bodies that could not be decoded into rows of it."""
+
+    number = -1
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            transactional_table(
+                f"{table}{LETTERS}",
+                Column("partition", Integer, primary_key=True, autoincrement=False),
+                Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
+                Column("timestamp", TIMESTAMP, nullable=False),
+                Column("header", Integer, nullable=False),
+                Column("reason", LONG_TEXT, nullable=False),
+                Column("data", LONG_BINARY, nullable=False),
+            )
+        )
+
+
+class RefusedRows(LeftOut):
+    """The table of rows that the view's table can't hold, as JSON, each with the column that is to blame, and why."""
+
+    number = -2
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            transactional_table(
+                f"{table}{REFUSED}",
+                Column("partition", Integer),
+                Column("transaction_id", BigInteger),
+                Column("column_name", LONG_TEXT, nullable=False),
+                Column("reason", LONG_TEXT, nullable=False),
+                Column("row_json", LONG_TEXT, nullable=False),
+            )
+        )
+
+
+class OnceKept:
+    """The table of the keys of `log.once`.
+
+    A row has, for a partition and a key, the id of the first transaction appended under the key, how many were
+    appended, and what the context returned. Rows are found by a digest of the key, so that no collation takes two keys
+    for one. All texts are ASCII, so that a database of any encoding holds them. A row may be deleted when its key will
+    not come again: `commit_time_us` says how old it is.
+    """
+
+    def __init__(self, name: str, schema: str | None) -> None:
+        self.table = transactional_table(
+            name,
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("digest", short_text(64), primary_key=True),
+            Column("key", LONG_TEXT, nullable=False),  # for people to read: rows of older versions have it unescaped
+            Column("id", BigInteger, nullable=False),
+            Column("appended", Integer, nullable=False),
+            Column("request", short_text(64), nullable=False),
+            Column("value", LONG_TEXT, nullable=False),
+            Column("commit_time_us", BigInteger, nullable=False),
+            schema=schema,
+        )
+        columns = self.table.c
+        self._select = select(self.table).where(columns.partition == bindparam("at"), columns.digest == bindparam("of"))
+
+    def find(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        """Return the id of the first transaction under this key, and the key's record; None for an unused key."""
+        row = db.execute(self._select, {"at": partition, "of": _digest(key)}).one_or_none()
+        return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
+
+    def found(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        found = self.find(db, partition, key)
+        if found is not None:
+            try:
+                json.loads(found[1].value)
+            except (TypeError, ValueError) as error:
+                raise ViewUnfit(
+                    f"table {self.table.fullname} has a value that is no JSON for key {_escaped(key)} of partition "
+                    f"{partition} (transaction {found[0]}): another program has changed that row. Put back the value "
+                    "that the context returned, or restore all of the view's tables from a backup of one moment"
+                ) from error
+        return found
+
+    def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
+        """Add a row for each key that an own transaction of the run records. A key in the table keeps its row."""
+        for tx in run:
+            if not tx.own or tx.header != OwnKind.ONCE:
+                continue
+            record = OnceRecord.parse(tx)
+            if self.find(db, tx.partition, record.key) is None:
+                values = {
+                    "partition": tx.partition, "digest": _digest(record.key), "key": _escaped(record.key),
+                    "id": tx.id - record.appended, "appended": record.appended, "request": record.request,
+                    "value": record.value, "commit_time_us": tx.commit_time_us,
+                }  # fmt: skip
+                db.execute(self.table.insert(), values)
+
+
+def _escaped(key: str) -> str:
+    """Return the key as in a JSON string, without the quotes: ASCII without NUL, whatever the key holds."""
+    return json.dumps(key)[1:-1]
+
+
+def _digest(key: str) -> str:
+    return blake2b(key.encode(), digest_size=32).hexdigest()

@@ -22,10 +22,8 @@ from polonaise.views.database import Database
 from polonaise.views.databaseerrors import OwnRefused, database_errors, not_refused, translated, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
-from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
-from polonaise.views.marks import CLAIM, Fences, Marks, first_row, group_number
-from polonaise.views.oncetable import OnceKept
-from polonaise.views.reached import Reached
+from polonaise.views.lostmarks import LostMarks, Reached, check_kept, check_rows_kept
+from polonaise.views.marks import CLAIM, Fences, Marks, OnceKept, first_row, group_number
 from polonaise.views.retrying import Portion
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection, check_undone

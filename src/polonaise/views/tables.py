@@ -39,15 +39,22 @@ from sqlalchemy.types import TypeEngine
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TIMESTAMP, short_text, transactional_table
-from polonaise.views.columntypes import DECIMAL, check_types
+from polonaise.views.columntypes import (
+    DECIMAL,
+    LONG_BINARY,
+    LONG_TEXT,
+    POSTGRESQL_BYTES,
+    TIMESTAMP,
+    check_types,
+    short_text,
+    transactional_table,
+)
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import database_errors, first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
-from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_left_out_kept, check_rows_kept, check_rows_made
-from polonaise.views.marks import DefinitionKept, Marks, first_row
+from polonaise.views.marks import DeadLetters, DefinitionKept, Marks, RefusedRows, first_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
 from polonaise.views.rowstatements import RowsRefused, RowStatements, awake, raise_for_row
 from polonaise.views.writerconnection import WriterConnection

@@ -2,7 +2,7 @@
 
 Begin with `messages`, which declares the messages and says what they mean; those about topics, copies, leases and
 deliveries to targets have modules of their own. `codec` turns declared fields into frames, and cuts a byte stream into
-frames again. `appends`, `fetches` and `assignments` have the columns of larger messages. There is no I/O
+frames again. `appends`, `fetches` and `topics` have the columns of larger messages. There is no I/O
 here.
 
 Bytes that are none of these raise `ProtocolError`, and the side that meets them closes that one connection: lengths are

@@ -384,7 +384,7 @@ class AssignmentIs(Message):
     trouble: Text
     """Why the server could not read the assignment the last time it tried; empty if it could."""
     payload: Payload = payload()
-    """The rows (`wire.assignments`)."""
+    """The rows (`wire.topics`)."""
 
 
 # ------------------------------------------------------------------ server → storage node and back

@@ -19,9 +19,8 @@ from polonaise.node.condition import (
     why_not_serving,
 )
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail, detail_in
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples, detail_in
 from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
 from polonaise.node.reasons import Reason, lines_of

@@ -8,8 +8,7 @@ from typing import Any
 from polonaise.host import Host, Network, network_trouble
 from polonaise.node.condition import HealthStatus, client_clock_trouble
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.playernode import PlayerNode
 from polonaise.node.reasons import OF_PLAYERS, Reason, Trouble, lines_of
 from polonaise.player.protocol.candidacy import CandidateState

@@ -11,8 +11,7 @@ from polonaise.client.protocol.groupleases import GROUP_LEASES, told_groups
 from polonaise.host import Clock
 from polonaise.node.condition import lacking_copies, server_reasons, without_spare
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.reasons import OF_SERVERS, Reason
 from polonaise.server.protocol.commit import losses_that_stop
 from polonaise.server.protocol.owner import PartitionOwner

@@ -8,8 +8,7 @@ from typing import Final
 from polonaise.host import DiskSpace
 from polonaise.node.condition import storage_reasons
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import Detail
-from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.reasons import OF_STORAGE
 from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.node import StorageNode

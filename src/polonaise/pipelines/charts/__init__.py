@@ -3,9 +3,6 @@
 `figure` has what all of them share, `canvas` draws them, and alone imports matplotlib.
 """
 
-from polonaise.pipelines.charts.bars import Bars
-from polonaise.pipelines.charts.figure import Chart, Mark
-from polonaise.pipelines.charts.flows import Flows
-from polonaise.pipelines.charts.lines import Lines, Series
+from polonaise.pipelines.charts.figures import Bars, Chart, Flows, Lines, Mark, Series
 
 __all__ = ["Bars", "Chart", "Flows", "Lines", "Mark", "Series"]
