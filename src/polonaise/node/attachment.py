@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from polonaise.client.applicationhost import ApplicationHost
-from polonaise.client.discovery import Discovery
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
@@ -33,20 +32,7 @@ from polonaise.node.embedded import (
     lock_path,
     parse_embedded,
 )
-
-
-class LogLocation(NamedTuple):
-    """What a client needs to connect to a log."""
-
-    host: ApplicationHost
-    discovery: Discovery
-    settings: ClientSettings
-    tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
-    """Registers a listener for the error that ends this process's part in an embedded log."""
-    whereabouts: Callable[[], str] = lambda: ""
-    """Describes, for error messages, which other process hosts an embedded log, or that none does; empty if there is
-    nothing to tell."""
-
+from polonaise.node.location import LogLocation
 
 _log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from polonaise.errors import (
 )
 from polonaise.host.tls import CLIENT, TlsFiles, tls_identity
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
-from polonaise.node.attachment import LogLocation
+from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted_address
 from polonaise.terms import BodyForm, PartitionId
 
