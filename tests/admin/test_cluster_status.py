@@ -19,7 +19,7 @@ from polonaise.admin.cluster import (
 from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
-from polonaise.admin.serverremoval import remove_server
+from polonaise.admin.servers import remove_server
 from polonaise.cli.cluster import screen_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, Owner, Registration

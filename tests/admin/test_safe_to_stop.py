@@ -14,10 +14,9 @@ from polonaise.admin.cluster import (
 )
 from polonaise.admin.logs import TimeLimit, what_keeps
 from polonaise.admin.opening import opened_coordinator
-from polonaise.admin.ownermoves import move_owner
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
-from polonaise.admin.serverremoval import remove_server
+from polonaise.admin.servers import move_owner, remove_server
 from polonaise.admin.topics import create_topic
 from polonaise.client.log import Log
 from polonaise.coordination import Coordinator

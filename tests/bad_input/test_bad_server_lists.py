@@ -31,7 +31,7 @@ from polonaise.errors import (
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.node.addresses import servers_at
-from polonaise.pipelines.joblog import full_address
+from polonaise.pipelines.job import full_address
 from polonaise.spark.options import read_options
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, Hello

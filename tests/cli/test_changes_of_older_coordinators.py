@@ -14,7 +14,7 @@ import typer.main
 from polonaise.admin.askedservers import later_noted, not_asked
 from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.opening import opened_coordinator
-from polonaise.admin.ownermoves import move_owner
+from polonaise.admin.servers import move_owner
 from polonaise.cli.application import application
 from polonaise.coordination import Coordinator
 from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import polonaise_proving.demo.views
-from polonaise.pipelines import jobsession
+from polonaise.pipelines import job
 from rigs.shell import Shell
 
 VIEWS = polonaise_proving.demo.views.__file__
@@ -16,7 +16,7 @@ VIEWS = polonaise_proving.demo.views.__file__
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobsession, "job_session", None)
+    monkeypatch.setattr(job, "job_session", None)
 
 
 @pytest.mark.parametrize("job", ["views", "audit"])

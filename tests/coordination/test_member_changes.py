@@ -22,8 +22,14 @@ from polonaise.coordination.memberchanges import (
     without_copy,
 )
 from polonaise.coordination.patience import AnswerPatience, HostTrials
-from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, Engagement, HeadReset, PartitionValue, Registration
+from polonaise.coordination.values import (
+    ClusterDescription,
+    Engagement,
+    HeadReset,
+    PartitionValue,
+    Registration,
+    Requirement,
+)
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, PolonaiseError, UnknownStorageNode
 from polonaise.host import Host
 from rigs.coordinator import DESCRIPTION, Scene, in_a_scene

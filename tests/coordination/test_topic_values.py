@@ -19,9 +19,8 @@ from polonaise.admin.storagenodes import copies_on, remove_storage
 from polonaise.admin.topics import add_partitions, create_topic, describe_topic, list_topics
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.requirement import Demand, Requirement
 from polonaise.coordination.topics import TopicPartitions, check_topic_name
-from polonaise.coordination.values import ClusterDescription, Owner, PartitionValue, Registration
+from polonaise.coordination.values import ClusterDescription, Demand, Owner, PartitionValue, Registration, Requirement
 from polonaise.errors import (
     BadOption,
     CoordinatorDamaged,

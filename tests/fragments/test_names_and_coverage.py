@@ -16,7 +16,7 @@ from polonaise.fragments.protocol.coverage import Coverage, Span, archived_up_to
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.fragments.topicrecord import record_topics, recorded_topics
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics
 from rigs.programs import output_of, run_python
 
 DIGEST = "ab" * 32

@@ -19,7 +19,7 @@ from polonaise.admin.topics import add_partitions, create_topic
 from polonaise.cli.inputs import ids_of
 from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption
-from polonaise.fragments.committimes import last_at
+from polonaise.fragments.columns import last_at
 from polonaise.fragments.objects import fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.store import ObstoreStore, open_store

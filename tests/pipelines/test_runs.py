@@ -31,10 +31,9 @@ from polonaise.fragments.store import open_store
 from polonaise.node.addresses import absolute_address
 from polonaise.pipelines import tasks
 from polonaise.pipelines.archive import HowToArchive, archive
-from polonaise.pipelines.joblog import full_address, tasks_address
-from polonaise.pipelines.jobsession import job_session
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.job import full_address, job_session, tasks_address
 from polonaise.pipelines.rowtexts import shown
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.sparkerrors import translated, translating
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.spark import sessions

@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
 from polonaise.errors import CertificateRefused, DirectoryInUse, PartitionNotReady, PolonaiseError
 from polonaise.server.requirements import Requirements
 from rigs.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 
 import polonaise
 from polonaise.client.log import Log, partitions_of
-from polonaise.client.own import append_own
+from polonaise.client.partitions import append_own
 from polonaise.client.protocol.draft import Change, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import (

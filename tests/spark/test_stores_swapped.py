@@ -25,7 +25,7 @@ from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
 from polonaise.spark import streamreader
 from polonaise.spark.options import read_options
 from polonaise.spark.queryhistory import QueryHistory
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics
 from rigs.spark import Filled, batch_reader, columns, filled, forget, stream_reader, table
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from polonaise.errors import JavaMissing
 from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import AuditReport, audit_table
-from polonaise.pipelines.jobsession import job_session
+from polonaise.pipelines.job import job_session
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.page import ReportVerdict as Shown
 from polonaise.pipelines.parquettarget import CURRENT

@@ -53,8 +53,7 @@ from polonaise.fragments.store import INIT, MendableStore, ObjectStore, Readable
 from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch
 from polonaise.node.addresses import check_no_topic
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.topics import ClusterTopics
+from polonaise.terms import NO_TRANSACTION, ClusterTopics, PartitionId, TransactionId
 
 _OTHER_LIFE: Final = (
     "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "

@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 
 from polonaise.admin.asking import Told, answered, ask_health, server_said, values_in
 from polonaise.coordination import Coordinator
-from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted

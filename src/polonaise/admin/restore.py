@@ -33,7 +33,7 @@ from polonaise.coordination.values import (
 )
 from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed, FragmentDamaged, fault
 from polonaise.fragments.agreement import MOVE_OUT, contradictions, ids_to_compare
-from polonaise.fragments.committimes import StillTime, last_at, time_of
+from polonaise.fragments.columns import StillTime, last_at, time_of
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, fragments_of, looked_at, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
@@ -61,6 +61,7 @@ from polonaise.node.embedded import (
 from polonaise.terms import (
     NO_TRANSACTION,
     PARTITIONS_MAX,
+    ClusterTopics,
     Generation,
     PartitionId,
     SessionId,
@@ -68,7 +69,6 @@ from polonaise.terms import (
     TransactionId,
     counted,
 )
-from polonaise.topics import ClusterTopics
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""

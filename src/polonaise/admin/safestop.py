@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus
-from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import Requirement
 from polonaise.errors import BadOption
 from polonaise.node.condition import given_up_words
 from polonaise.redaction import redacted

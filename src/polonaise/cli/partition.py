@@ -148,7 +148,7 @@ async def partition_move(
 
     Refused if the servers would give it back, because they keep the numbers of their partitions equal but for one.
     """
-    from polonaise.admin.ownermoves import move_owner
+    from polonaise.admin.servers import move_owner
 
     owner = await move_owner(cluster.host, cluster.coordinator, number, to, cluster.timeout_s)
     say(f"partition {number} is served by server {owner.server} at {owner.address}, generation {owner.generation}")

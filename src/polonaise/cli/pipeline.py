@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from polonaise.pipelines.audit import AuditReport
     from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.logaudit import LogAuditReport
-    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.report import LogReport
-    from polonaise.pipelines.runs import Report, Run
+    from polonaise.pipelines.runs import JobProgress, Report, Run
     from polonaise.pipelines.source import Until as End
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBars:
-    """One bar for each step of a job: a `polonaise.pipelines.progress.JobProgress`, and a context manager."""
+    """One bar for each step of a job: a `polonaise.pipelines.runs.JobProgress`, and a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         shown = console if console is not None else Console(stderr=True)
@@ -137,7 +136,7 @@ def run_on_spark(
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: JobProgress) -> ReportT:
-        from polonaise.pipelines.jobsession import job_session
+        from polonaise.pipelines.job import job_session
         from polonaise.pipelines.source import check_address
 
         check_address(address)

@@ -79,7 +79,7 @@ async def server_remove(
 
     Refused while it is registered: stop it first. A server of that name that is started later is missed again.
     """
-    from polonaise.admin.serverremoval import remove_server
+    from polonaise.admin.servers import remove_server
 
     name, removed = await remove_server(cluster.coordinator, server, cluster.timeout_s)
     say(f"server {name}, last at {removed.address}, is not missed any more")

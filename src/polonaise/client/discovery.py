@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Versioned
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics
 
 
 class Described(Protocol):

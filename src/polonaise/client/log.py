@@ -45,8 +45,7 @@ from polonaise.coordination.topics import log_key_of
 from polonaise.errors import BadOption, Closed, DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.redaction import redacted_text
-from polonaise.terms import BodyForm, ClientId, PartitionId, Transaction, TransactionId
-from polonaise.topics import ClusterTopics
+from polonaise.terms import BodyForm, ClientId, ClusterTopics, PartitionId, Transaction, TransactionId
 from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from polonaise.applicationcode import ordinary, task_here
-from polonaise.client.appends import PartitionAppends
+from polonaise.client.appends import PartitionAppends, Receipt
 from polonaise.client.bodies import BodyFetch, BodyFetcher
 from polonaise.client.clientparts import ClientParts, Identity, Lifetime
 from polonaise.client.discovery import Discovery
@@ -25,6 +25,8 @@ from polonaise.client.mounting import Form, Mounting
 from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.arguments import INT64_MAX, wrong
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.draft import Change, Expectation, operations
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
@@ -47,7 +49,8 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted_text
-from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
+from polonaise.terms import NO_TRANSACTION, BodyForm, ChangeKind, OwnKind, PartitionId, Transaction, TransactionId
+from polonaise.wire.appends import CHANGE
 
 _log = logging.getLogger("polonaise.client")
 
@@ -573,3 +576,33 @@ async def find_partitions(
     requests = Requests(host, routes, links, settings)
     parts = ClientParts(host, settings, encode, loop, life, key, log_key, identity, routes, links, requests)
     return UsedPartitions(parts, choices, description.partitions if topic is None else len(topic.ids))
+
+
+_OWN: Final = (CHANGE + ChangeKind.OWN, b"", b"")
+
+
+def append_own(
+    partitions: UsedPartitions,
+    partition: PartitionId,
+    kind: OwnKind,
+    *,
+    expectations: Iterable[Expectation] = (),
+    changes: Iterable[Change] = (),
+) -> Receipt:
+    """Append an own transaction, whose header is `kind` and which changes registers; otherwise as `Log.append`."""
+    appends = partitions.appends_of(partition)
+    return appends.append(b"", int(kind), None, b"", [*operations(expectations, changes, own=True), _OWN])
+
+
+def append_group_own(
+    partitions: UsedPartitions,
+    partition: PartitionId,
+    group: Group,
+    *,
+    expectations: Iterable[Expectation] = (),
+    changes: Iterable[Change] = (),
+) -> Receipt:
+    """Append an application's transactions with changes of the library's registers; otherwise as `Log.append_group`."""
+    appends = partitions.appends_of(partition)
+    group.check(partitions.parts.settings.limits)
+    return appends.append_group(group, None, operations(expectations, changes, own=True))

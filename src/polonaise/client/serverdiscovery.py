@@ -37,7 +37,7 @@ from polonaise.link import connection as link
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.link.protocol.peertext import printable
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,

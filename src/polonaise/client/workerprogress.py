@@ -11,8 +11,7 @@ import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from polonaise.client.own import append_own
-from polonaise.client.partitions import UsedPartitions
+from polonaise.client.partitions import UsedPartitions, append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.view import gone_back, takes_nothing

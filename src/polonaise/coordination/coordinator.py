@@ -57,8 +57,7 @@ from polonaise.errors import (
 from polonaise.host import Clock
 from polonaise.recoverycommand import recovery_of
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, counted
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics, PartitionId, ServerId, SessionId, StorageId, counted
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
 """A batch has signed 32-bit client ids."""

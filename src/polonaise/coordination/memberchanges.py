@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, UnknownStorageNode
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId, counted

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId
-from polonaise.topics import is_topic_name
+from polonaise.terms import PartitionId, is_topic_name
 
 
 def check_topic_name(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from polonaise.errors import FragmentDamaged, LogForked, WrongClusterKey
 from polonaise.fragments.store import ObjectStore, ReadableStore
-from polonaise.topics import ClusterTopics, check_topics
+from polonaise.terms import ClusterTopics, check_topics
 
 _FOLDER: Final = "_topics/"
 """The folder of the records, which readers of Parquet pass over."""

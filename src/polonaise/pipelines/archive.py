@@ -23,8 +23,8 @@ from polonaise.fragments.objects import ArchivedFragment, fragments_of, write_fr
 from polonaise.fragments.protocol.coverage import FRAGMENT_BYTES, Span, archived_up_to, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store, unmade_on_failure
 from polonaise.node.addresses import absolute_store, check_no_topic
-from polonaise.pipelines.joblog import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.job import full_address, open_log, tasks_address
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted_address, redacted_repr
 from polonaise.spark import clusters
@@ -289,6 +289,6 @@ async def _written(task: _ArchiveTask) -> list[ArchivedFragment]:
 
 
 if __name__ == "__main__":
-    from polonaise.pipelines.program import main
+    from polonaise.pipelines.runs import main
 
     main("archive")

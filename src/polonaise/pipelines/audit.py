@@ -19,7 +19,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.formatting import quoted
 from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.moments import for_python, with_times
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until
 from polonaise.pipelines.targetaddress import check_target
 from polonaise.pipelines.views import opened
@@ -324,6 +324,6 @@ def audit_table(
 
 
 if __name__ == "__main__":
-    from polonaise.pipelines.program import main
+    from polonaise.pipelines.runs import main
 
     main("audit")

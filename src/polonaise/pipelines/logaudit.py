@@ -27,8 +27,8 @@ from polonaise.fragments.objects import fragments_of, looked_at, open_bytes, par
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.log.batch import Batch
 from polonaise.node.addresses import absolute_store, check_no_topic
-from polonaise.pipelines.joblog import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.job import full_address, open_log, tasks_address
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_address, redacted_repr
 from polonaise.spark import clusters

@@ -20,9 +20,9 @@ from polonaise.errors import BadOption, DiskFailed
 from polonaise.host.replacing import replaced
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
 from polonaise.pipelines.formatting import quoted
-from polonaise.pipelines.joblog import open_log
+from polonaise.pipelines.job import open_log
 from polonaise.pipelines.page import ReportPage
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.tables import Table
 from polonaise.redaction import redacted
@@ -403,6 +403,6 @@ def sections_named(path: str) -> Sections:
 
 
 if __name__ == "__main__":
-    from polonaise.pipelines.program import main
+    from polonaise.pipelines.runs import main
 
     main("report")

@@ -1,17 +1,39 @@
-"""The outcome of a job's run: a report that a machine can read, also of a run that failed."""
+"""A run of a job: its progress as told to its caller, and its outcome, a report that a machine can read."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from polonaise.errors import BadOption, DiskFailed, PolonaiseError
 from polonaise.host.replacing import may_be_replaced, replaced
+
+
+class JobProgress(Protocol):
+    """Receives the progress of a job, step by step. Each job documents what it counts."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Hear that a step of `total` parts begins, and that the one before is done."""
+
+    def done(self, parts: int) -> None:
+        """Hear how many parts of this step are done, in all."""
+
+
+class Silence:
+    """Ignores all progress."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def done(self, parts: int) -> None:
+        pass
 
 
 class Report(Protocol):
@@ -88,3 +110,8 @@ class ReportFile:
                 file.write(json.dumps(run.fields(), indent=2).encode() + b"\n")
         except OSError as error:
             raise DiskFailed(f"the report can't be written to {self._path}: {error.strerror or error}") from error
+
+
+def main(job: str) -> NoReturn:
+    """Become `polonaise pipeline JOB`, with this process's arguments and environment, as `spark-submit` set them."""
+    os.execv(sys.executable, [sys.executable, "-m", "polonaise.cli", "pipeline", job, *sys.argv[1:]])

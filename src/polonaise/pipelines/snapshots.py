@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.pipelines.joblog import full_address
+from polonaise.pipelines.job import full_address
 from polonaise.spark.options import FRAGMENTS, RANGE_OPTIONS, range_options, read_options
 from polonaise.spark.query import read
 from polonaise.spark.queryhistory import QueryHistory

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
 from polonaise.node.addresses import absolute_store
-from polonaise.pipelines.joblog import full_address, open_log, tasks_address
+from polonaise.pipelines.job import full_address, open_log, tasks_address
 from polonaise.redaction import redacted_repr
 from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.queryhistory import QueryHistory

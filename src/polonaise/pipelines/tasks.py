@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from polonaise.pipelines.progress import JobProgress
+from polonaise.pipelines.runs import JobProgress
 from polonaise.pipelines.sparkerrors import SPARKS, translating
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targetaddress import has_limits, open_target
@@ -272,6 +272,6 @@ def _changed_by_others(view: TableView) -> ViewUnavailable:
 
 
 if __name__ == "__main__":
-    from polonaise.pipelines.program import main
+    from polonaise.pipelines.runs import main
 
     main("views")

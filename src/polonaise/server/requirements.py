@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.requirement import Demand, Requirement
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.values import ClusterDescription, Demand, PartitionValue, Requirement, Versioned
 from polonaise.errors import Closed, PartitionNotReady, PolonaiseError
 from polonaise.terms import PartitionId, StorageId
 

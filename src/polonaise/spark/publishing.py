@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from polonaise.client.log import Log, partitions_of
-from polonaise.client.own import append_group_own, append_own
+from polonaise.client.partitions import append_group_own, append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group

@@ -36,8 +36,7 @@ from polonaise.spark.onelog import Continuation, LogBatch, OneLog, check_replica
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
-from polonaise.terms import PartitionId, TransactionId
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics, PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.spark")
 

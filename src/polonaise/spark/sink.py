@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from polonaise.client.log import Log, partitions_of
-from polonaise.client.own import append_own
+from polonaise.client.partitions import append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, ExpectationFailed, PolonaiseError, Retry, fault

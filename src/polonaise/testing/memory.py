@@ -11,7 +11,7 @@ from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
 from polonaise.host.real import RealHost
-from polonaise.topics import ClusterTopics
+from polonaise.terms import ClusterTopics
 
 KEY = bytes(range(16))
 

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from polonaise.checksum import crc32
 from polonaise.errors import ProtocolError
-from polonaise.terms import Generation, PartitionId, ServerId
-from polonaise.topics import ClusterTopics, check_topics
+from polonaise.terms import ClusterTopics, Generation, PartitionId, ServerId, check_topics
 from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payload
 from polonaise.wire.messages import AssignmentIs
 

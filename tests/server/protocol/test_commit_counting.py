@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import Requirement
 from polonaise.errors import InvariantViolated, ProtocolError
 from polonaise.server.protocol.commit import Acknowledgements, losses_that_stop, zones_that_stop
 from polonaise.wire.copies import NEEDED_MAX, Needs, parse_needs

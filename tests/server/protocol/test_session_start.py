@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
+from polonaise.coordination.values import Engagement, HeadReset, PartitionValue, Requirement
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED

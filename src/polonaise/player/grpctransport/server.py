@@ -14,8 +14,14 @@ from polonaise.errors import AddressInUse, CertificateRefused, NotFound, Protoco
 from polonaise.host.address import HostPort
 from polonaise.host.tls import TlsIdentity
 from polonaise.player.deliverytarget import DeliverySource
-from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, place_of, server_options
-from polonaise.player.grpctransport.credentials import GrpcIdentity, check_player
+from polonaise.player.grpctransport.channels import (
+    KEEPALIVE_S,
+    SCHEME,
+    GrpcIdentity,
+    check_player,
+    place_of,
+    server_options,
+)
 from polonaise.player.grpctransport.finishing import finished
 from polonaise.player.grpctransport.messages import METHOD, SERVICE, VERSION, Greeting, UnsentAnswers, read_by_target
 from polonaise.player.protocol.entries import Fence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import Requirement
 from polonaise.errors import invariant
 from polonaise.server.protocol.recovery import quorum
 from polonaise.terms import StorageId

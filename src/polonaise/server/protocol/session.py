@@ -14,8 +14,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import PartitionValue, Requirement
 from polonaise.errors import BeyondLog, Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.commitclock import Moment

@@ -1,9 +1,11 @@
-"""The log of a job: open in the driver while the job runs, and reached by its tasks."""
+"""What a job on Spark runs with: its Spark session, and its log, open in the driver and reached by its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
@@ -11,7 +13,25 @@ from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address
 from polonaise.node.embedded import SCHEME, is_there
+from polonaise.pipelines.sparkerrors import translating
 from polonaise.redaction import redacted_address
+from polonaise.spark.sessions import active_session, session
+
+
+@contextmanager
+def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Give a session as `polonaise.spark.sessions.session` does, and stop it at the end unless it existed before.
+
+    What Spark raises, also while the job runs, becomes a `PolonaiseError`.
+    """
+    existed = active_session() is not None
+    with translating():
+        spark = session(master, name=name, conf=conf)
+        try:
+            yield spark
+        finally:
+            if not existed:
+                spark.stop()
 
 
 def full_address(address: str) -> str:
