@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.node.local import LocalCluster
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.scenarios.kill.campaign import ClusterCampaign, EmbeddedCampaign
 
 
@@ -36,3 +37,14 @@ async def test_kills_of_a_clusters_nodes_and_clients_lose_nothing_and_double_not
     assert report.storage_kills
     assert report.unacknowledged
     assert report.fates.acknowledged > 100
+
+
+@pytest.mark.slow
+async def test_a_planted_bug_in_the_processes_is_found(tmp_path: Path) -> None:
+    with (
+        put_into_children("mark-that-another-process-moved-moved-on"),
+        EmbeddedCampaign(tmp_path, seed=20) as campaign,
+    ):
+        campaign.run(2)
+        await campaign.compare()
+    assert any(each.startswith("P7: ") for each in campaign.report.wrong), campaign.report.wrong

@@ -1,4 +1,4 @@
-"""A minute of faults, a target that is broken, and the comparison tried on sequences that are wrong."""
+"""A minute of faults, a planted bug, and the comparison tried on sequences that are wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polonaise_proving.judges.deliveries import mistakes, routed
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.scenarios.delivery.campaign import DeliveryTorture
 
 LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
@@ -44,15 +45,15 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
 
 
 @pytest.mark.slow
-async def test_a_target_that_keeps_its_id_wrongly_is_found(tmp_path: Path) -> None:
-    with DeliveryTorture(tmp_path, 2, ("link",), planted="forgetful") as campaign:
-        campaign.run(10.0)
-        # Faults at random moments may spare it, and only a target that has applied something has something to forget.
-        campaign.restart_target("a", delivered=100)
+async def test_a_planted_bug_in_the_processes_is_found(tmp_path: Path) -> None:
+    with (
+        put_into_children("id-of-a-target-kept-too-low"),
+        DeliveryTorture(tmp_path, 2, ("link",)) as campaign,
+    ):
+        campaign.run(3.0)
         await campaign.compare()
     wrong = campaign.report.wrong
     assert any("was applied twice" in each or "after the last one that is due" in each for each in wrong), wrong
-    assert all(each.startswith("target a, ") for each in wrong), "of the other targets nothing is wrong"
 
 
 def test_what_is_routed_to_a_target_is_what_names_it_by_partition() -> None:

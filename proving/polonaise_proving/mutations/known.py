@@ -69,15 +69,21 @@ class _MutatedFinder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
+def find(name: str) -> Mutation:
+    """Return the mutation of this name. Raises `MutationDoesNotApply` if there is none."""
+    mutation = MUTATIONS.get(name)
+    if mutation is None:
+        raise MutationDoesNotApply(f"unknown mutation {name!r}; known mutations: {', '.join(sorted(MUTATIONS))}")
+    return mutation
+
+
 def put_in(name: str) -> None:
     """Put in the mutation `name`: its module, when it is loaded, has the changed text.
 
     Raises `MutationDoesNotApply` if there is no such mutation or its module is loaded already; the import of the
     module raises it if there is no such module, or the old text is not there exactly once.
     """
-    mutation = MUTATIONS.get(name)
-    if mutation is None:
-        raise MutationDoesNotApply(f"unknown mutation {name!r}; known mutations: {', '.join(sorted(MUTATIONS))}")
+    mutation = find(name)
     if mutation.module in sys.modules:
         raise MutationDoesNotApply(f"{mutation.module} is loaded already")
     sys.meta_path.insert(0, _MutatedFinder(mutation))

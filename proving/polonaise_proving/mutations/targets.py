@@ -7,6 +7,14 @@ from typing import Final
 from polonaise_proving.mutations.mutation import Mutation
 
 TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
+    "id-of-a-target-kept-too-low": Mutation(
+        "polonaise.player.sqldelivery",
+        "self._ids.begin(db, partition, last, batch.last)\n",
+        "self._ids.begin(db, partition, last, batch.last - 1)\n",
+        "P8: a target believes that it lacks the last entry that it has applied, and gets that a second time",
+        test="tests/player/test_sql_delivery.py"
+        "::test_entries_are_applied_with_their_ids_and_told_to_the_next_stream[sqlite]",
+    ),
     "memory-of-lines-not-looked-for": Mutation(
         "polonaise.player.linesfile",
         "        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail\n",

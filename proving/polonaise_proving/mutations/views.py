@@ -23,6 +23,13 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/redaction/test_no_part_of_a_drawn_password_is_told.py"
         "::test_no_part_of_a_password_is_told[view-postgresql+psycopg://127.0.0.1:1/db?user=bank&password={}]",
     ),
+    "mark-that-another-process-moved-moved-on": Mutation(
+        "polonaise.views.marks",
+        '        return cast("CursorResult[Any]", db.execute(statement, {**values, **of})).rowcount == 1\n',
+        "        db.execute(statement, {**values, **of})\n        return True\n",
+        "P7: of several processes that keep one view together, each applies what another one has applied already",
+        test="tests/views/test_sql_view.py::test_two_that_apply_the_same_at_once_apply_it_once[sqlite]",
+    ),
     "mark-that-is-null-not-named": Mutation(
         "polonaise.views.marks",
         "    if mark is None:\n",

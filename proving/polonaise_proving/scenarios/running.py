@@ -15,6 +15,7 @@ from rich.table import Table
 
 import polonaise
 import polonaise_proving
+from polonaise_proving.mutations.known import MUTATIONS
 
 SOURCES: Final = os.pathsep.join(
     str(Path(file).parents[1]) for file in (polonaise.__file__, polonaise_proving.__file__)
@@ -26,10 +27,23 @@ def options(program: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the command-line options that every campaign takes."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
+    add_mutation(parser)
     parser.add_argument(
         "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
     )
     return parser
+
+
+def add_mutation(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--mutation` to the parser of a campaign, whose processes then have it."""
+    parser.add_argument(
+        "--mutation",
+        default="",
+        choices=["", *MUTATIONS],
+        metavar="NAME",
+        help="a mutation that all processes of the campaign run with, and that it has to find: "
+        "`python -m polonaise_proving.simulator --list-mutations` names them",
+    )
 
 
 @contextlib.contextmanager

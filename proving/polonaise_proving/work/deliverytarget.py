@@ -1,7 +1,6 @@
 """A process with one target in a database: `python -m polonaise_proving.work.deliverytarget URL ADDRESS`.
 
-Served until SIGTERM, or until it is killed. With a third argument, `forgetful`, it has a
-planted bug: it tells an id that is too low.
+Served until SIGTERM, or until it is killed.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import Column, Connection, Engine, Integer, LargeBinary, MetaData, Table, create_engine, select, text
+from sqlalchemy import Column, Connection, Engine, Integer, LargeBinary, MetaData, Table, create_engine, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from polonaise.player import Acceptance, DeliverySource, Fence, RoutedEntry, SqlDeliveryTarget, serve
+from polonaise.player import RoutedEntry, SqlDeliveryTarget, serve
 from polonaise.terms import PartitionId, TransactionId
 
 SCHEMA = MetaData()
@@ -32,10 +30,6 @@ APPLIED = Table(
 )
 
 
-FORGOTTEN = 20
-"""How many ids a forgetful target forgets in each partition."""
-
-
 class Shard(SqlDeliveryTarget):
     """Keeps every entry that it applies, in the order in which it does."""
 
@@ -44,27 +38,6 @@ class Shard(SqlDeliveryTarget):
     def apply_entries(self, partition: PartitionId, entries: Sequence[RoutedEntry], db: Connection) -> None:
         rows = [{"partition": partition, "id": entry.id, "payload": entry.payload} for entry in entries]
         db.execute(APPLIED.insert(), rows)
-
-
-@dataclass
-class Forgetful:
-    """A target that believes, with each stream, that it has not applied the last ids of each partition.
-
-    Several, since not every id is routed to it: what it forgets must have been applied.
-    """
-
-    target: Shard
-    database: str
-
-    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
-        acceptance = await self.target.accept(offered, source)
-        with engine_of(self.database).begin() as db:
-            lowered = f"CASE WHEN high_water_mark < {FORGOTTEN} THEN -1 ELSE high_water_mark - {FORGOTTEN} END"
-            db.execute(text(f"UPDATE polonaise_delivery_ids SET high_water_mark = {lowered}"))
-        return acceptance._replace(applied={each: max(-1, id - FORGOTTEN) for each, id in acceptance.applied.items()})
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.target, name)
 
 
 def engine_of(url: str) -> Engine:
@@ -87,12 +60,11 @@ def applied(url: str) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
     return found
 
 
-async def main(database: str, address: str, *options: str) -> None:
+async def main(database: str, address: str) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     target = Shard(database)
-    served = Forgetful(target, database) if "forgetful" in options else target
-    async with serve(served, address) as server:  # type: ignore[arg-type]
+    async with serve(target, address) as server:
         sys.stdout.write(f"listening {server.address}\n")
         sys.stdout.flush()
         await stopping.wait()

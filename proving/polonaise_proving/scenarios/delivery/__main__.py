@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 from rich.progress import Progress
 
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.delivery.campaign import DeliveryTorture, DeliveryTortureReport
 from polonaise_proving.stages.databases import KINDS
@@ -21,6 +22,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     with (
+        put_into_children(options.mutation),
         running.directory(options.keep) as directory,
         DeliveryTorture(directory, options.seed, SCHEMES, database=options.database) as campaign,
         Progress(console=console) as progress,

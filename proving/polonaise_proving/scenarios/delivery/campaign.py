@@ -23,7 +23,7 @@ from polonaise.node.local import ChildNode, LocalCluster
 from polonaise_proving.judges.deliveries import Entries, mistakes, routed
 from polonaise_proving.stages.databases import Databases
 from polonaise_proving.stages.processes import Program
-from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp, wait_until
+from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp
 from polonaise_proving.stages.watchdog import Watchdog
 from polonaise_proving.work.deliveryroute import PARTITIONS, TARGETS
 from polonaise_proving.work.deliverytarget import applied
@@ -77,20 +77,14 @@ class _Victim:
 class DeliveryTorture:
     """A cluster, targets, players and a writer, each a process. Use as a context manager: none outlives it."""
 
-    def __init__(
-        self, directory: Path, seed: int, schemes: Sequence[str], planted: str = "", *, database: str = "sqlite"
-    ) -> None:
-        """Targets are served by these transports in turn, and keep what they apply in this kind of database.
-
-        `planted` is the option of the first target's process.
-        """
+    def __init__(self, directory: Path, seed: int, schemes: Sequence[str], *, database: str = "sqlite") -> None:
+        """Targets are served by these transports in turn, and keep what they apply in this kind of database."""
         self._databases = Databases(database, directory)
         self._directory = directory
         self._random = random.Random(seed)
         self._cluster = LocalCluster(directory / "cluster", storage=3, servers=2, partitions=PARTITIONS, apart=True)
         self._seed = seed
         self._schemes = [scheme for _, scheme in zip(TARGETS, itertools.cycle(schemes), strict=False)]
-        self._planted = planted
         self._watchdog = Watchdog()
         self._programs: list[_TorturedProgram] = []
         self._down: set[str] = set()
@@ -134,8 +128,7 @@ class DeliveryTorture:
 
     def _start_shard(self, name: str, scheme: str) -> _TorturedProgram:
         address = f"{scheme}://127.0.0.1:0"
-        options = [self._planted] if self._planted and name == TARGETS[0] else []
-        command = ["polonaise_proving.work.deliverytarget", self._database(name), address, *options]
+        command = ["polonaise_proving.work.deliverytarget", self._database(name), address]
         shard = self._program(f"target-{name}", command)
         shard.start()
         # In its later lives it has the port that the system has chosen for the first one.
@@ -234,18 +227,6 @@ class DeliveryTorture:
         for each in self._programs:
             if not each.alive and each.name not in self._down:
                 raise GaveUp(f"{each.name} has ended by itself: {each.last_words}")
-
-    def restart_target(self, name: str, delivered: int) -> None:
-        """Kill the target once it has applied so many entries, and start it again. Raises `GaveUp`."""
-        (shard,) = (each for target, each in zip(TARGETS, self._shards, strict=True) if target == name)
-
-        def is_far_enough() -> bool:
-            self._check_alive()
-            return _count(applied(self._database(name))) >= delivered
-
-        wait_until(is_far_enough, f"{delivered} entries that {shard.name} has applied", every_s=0.05)
-        shard.signal(signal.SIGKILL)
-        shard.start()
 
     # ------------------------------------------------------------------ the end
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.node.local import LocalCluster
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.kill.campaign import ClusterCampaign, EmbeddedCampaign, KillCampaign, KillReport
 from polonaise_proving.stages.waiting import GaveUp
@@ -30,6 +31,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     with (
+        put_into_children(options.mutation),
         running.directory(options.keep) as directory,
         _cluster_in(directory) if options.cluster else nullcontext() as cluster,
     ):

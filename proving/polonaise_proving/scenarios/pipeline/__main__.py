@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.pipeline import scenarios
 from polonaise_proving.scenarios.pipeline.campaign import PipelineTorture, PipelineTortureReport
@@ -31,14 +32,20 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
     parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
     parser.add_argument("--database", choices=KINDS, default="sqlite", help="of copies into tables")
+    running.add_mutation(parser)
     arguments = parser.parse_args()
-    directory = arguments.directory / ("" if arguments.database == "sqlite" else arguments.database)
+    kept = "" if arguments.database == "sqlite" else arguments.database
+    directory = arguments.directory / kept / arguments.mutation
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleared up then too
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / REPORT
     report = PipelineTortureReport.kept(path) if path.exists() else PipelineTortureReport(arguments.seed)
-    with tempfile.TemporaryDirectory(prefix="polonaise-torture-") as scratch, Drivers(Path(scratch)) as drivers:
+    with (
+        put_into_children(arguments.mutation),
+        tempfile.TemporaryDirectory(prefix="polonaise-torture-") as scratch,
+        Drivers(Path(scratch)) as drivers,
+    ):
         drivers.prepare()
         databases = Databases(arguments.database, Path(scratch))
         with databases, Ground(Path(scratch, "ground"), arguments.servers, databases) as ground:

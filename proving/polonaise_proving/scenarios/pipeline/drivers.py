@@ -35,7 +35,8 @@ class Driver(Program):
 
     def __init__(self, directory: Path, name: str) -> None:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
-        environment = {**inherited, "PYTHONPATH": SOURCES}
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), SOURCES]))
+        environment = {**inherited, "PYTHONPATH": path}
         super().__init__(name, directory / f"{name}.log", speaks=True, environment=environment)
         self.launch(["polonaise_proving.scenarios.pipeline.driver", str(directory)])
         assert self._process is not None

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from polonaise_proving.judges.flatness import Course
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.record.sampling import FIGURES
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.soak.campaign import SoakCampaign, SoakReport
@@ -25,7 +26,7 @@ def main() -> int:
     parser.add_argument("--leak", default="", choices=["", *LEAKS], help="what clients lose on purpose: must be found")
     options = parser.parse_args()
     console = Console()
-    with running.directory(options.keep) as directory:
+    with put_into_children(options.mutation), running.directory(options.keep) as directory:
         report = asyncio.run(_run(directory, options, console))
     if report is None:
         return 1
