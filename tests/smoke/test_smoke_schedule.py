@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise_proving.faults.dealing import LASTING, STEPS_MIN, TOLD_HOLD_S, digest_of, schedule_of
+from polonaise_proving.faults.dealing import STEPS_MIN, TOLD_HOLD_S, digest_of, schedule_of
 from polonaise_proving.judges.told import is_to_be_told
-from polonaise_proving.record.faultkinds import COUNTS, LINK_KINDS, PROCESS_KINDS, TARGETS, FaultKind, group_of
+from polonaise_proving.record.faultkinds import COUNTS, KINDS, PROCESS_KINDS, FaultKind, Telling, group_of
 
 EVERY = frozenset(FaultKind)
 
@@ -17,8 +17,11 @@ def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None
 
 
 def test_a_schedule_is_the_one_that_it_was() -> None:
-    """By this value a report of an earlier version can be repeated; a change of it is a change that users notice."""
-    assert digest_of(schedule_of(1, 50_000, EVERY)) == "a243fb891d675a85"
+    """By this value a report of an earlier version can be repeated."""
+    assert digest_of(schedule_of(1, 50_000, EVERY)) == "a243fb891d675a85", (
+        "seeds have other schedules: if that is meant, as with a new kind of fault, write the new digest here, and a "
+        "line in CHANGELOG.md"
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,7 +43,7 @@ def test_steps_are_spread_over_the_whole_run(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_long_run_has_every_kind_on_every_group(seed: int) -> None:
     dealt = {(fault.kind, group_of(fault.node)) for step in schedule_of(seed, 150_000, EVERY) for fault in step.faults}
-    assert dealt == {(kind, group) for kind, groups in TARGETS.items() for group in groups}
+    assert dealt == {(kind, group) for kind, facts in KINDS.items() for group in facts.targets}
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -49,15 +52,13 @@ def test_fifty_thousand_transactions_have_a_fault_of_each_kind_that_is_judged(se
     judged = {
         fault.kind for step in steps if step.hold_s >= TOLD_HOLD_S for fault in filter(is_to_be_told, step.faults)
     }
-    assert judged == EVERY
+    assert judged == {kind for kind, facts in KINDS.items() if facts.telling is not Telling.NOTHING}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kinds_that_are_rare_always_last_until_they_are_told(seed: int) -> None:
-    frequent = {FaultKind.KILL, FaultKind.STOP, FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.MOVE}
-    assert frequent == EVERY - LASTING
     for step in schedule_of(seed, 1_000_000, EVERY):
-        assert step.hold_s >= TOLD_HOLD_S or not LASTING & {fault.kind for fault in step.faults}
+        assert step.hold_s >= TOLD_HOLD_S or not any(KINDS[fault.kind].is_long for fault in step.faults)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,7 +69,6 @@ def test_many_faults_of_a_long_run_are_over_before_any_deadline(seed: int) -> No
 def test_only_the_kinds_that_can_be_inflicted_are_drawn() -> None:
     kinds = {fault.kind for step in schedule_of(3, 200_000, PROCESS_KINDS) for fault in step.faults}
     assert kinds == PROCESS_KINDS
-    assert PROCESS_KINDS | LINK_KINDS == EVERY
 
 
 def test_a_short_run_has_some_steps() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polonaise_proving.judges.told import UNTOLD, is_to_be_told, untold
-from polonaise_proving.record.faultkinds import COUNTS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.faultkinds import COUNTS, KINDS, Fault, FaultKind, NodeGroup, Telling, nodes_of
 
 Status = dict[str, Any]
 
@@ -60,27 +60,29 @@ def status_of(fault: Fault) -> Status:
     number = int(digits)
     if group == NodeGroup.ZOOKEEPER:
         return without_zookeeper(number)
-    if fault.kind is FaultKind.CLOCK:
-        culprit = (
-            "of this server" if group == NodeGroup.SERVER else f"differ: this server is a day ahead of {fault.node}"
-        )
-        return told(number if group == NodeGroup.SERVER else 1, "servers", f"the clock {culprit}")
-    if fault.kind is FaultKind.LOSE and group == NodeGroup.STORAGE:
-        return told(1, "servers", LOST.format(f"storage node {fault.node}"))
-    line = {
-        FaultKind.LOSE: LOST.format("storage nodes storage-1, storage-2"),
-        FaultKind.CUT_STORAGE: "the server reaches none of the storage nodes (storage-1, storage-2, storage-3)",
-    }.get(fault.kind, "did not answer")
-    if fault.kind is FaultKind.CUT_PAIR:
-        return told(int(fault.other[-1]), "storage", f"server {number} does not reach it: silent")
-    away = fault.kind not in (FaultKind.LOSE, FaultKind.CUT_STORAGE)
-    return told(number, "servers" if group == NodeGroup.SERVER else "storage", line, reachable=not away)
+    line = "did not answer"
+    match KINDS[fault.kind].telling:
+        case Telling.CLOCK if group == NodeGroup.SERVER:
+            return told(number, "servers", "the clock of this server")
+        case Telling.CLOCK:
+            return told(1, "servers", f"the clock differ: this server is a day ahead of {fault.node}")
+        case Telling.LOSSES if group == NodeGroup.STORAGE:
+            return told(1, "servers", LOST.format(f"storage node {fault.node}"))
+        case Telling.LOSSES:
+            line = LOST.format("storage nodes storage-1, storage-2")
+        case Telling.NO_STORAGE:
+            line = "the server reaches none of the storage nodes (storage-1, storage-2, storage-3)"
+        case Telling.PAIR:
+            return told(int(fault.other[-1]), "storage", f"server {number} does not reach it: silent")
+        case Telling.AWAY:
+            return told(number, "servers" if group == NodeGroup.SERVER else "storage", line, reachable=False)
+    return told(number, "servers", line)
 
 
 FAULTS = [
     Fault(kind, f"{group}-2", "storage-3" if kind is FaultKind.CUT_PAIR else "")
-    for kind, groups in TARGETS.items()
-    for group in groups
+    for kind, facts in KINDS.items()
+    for group in facts.targets
 ]
 TO_BE_TOLD = [fault for fault in FAULTS if is_to_be_told(fault)]
 
@@ -229,6 +231,13 @@ def test_a_status_that_blames_a_node_to_which_nothing_happened_is_wrong(blamed: 
 def test_a_name_within_a_longer_one_is_no_name() -> None:
     fault = Fault(FaultKind.LOSE, "storage-2")
     assert untold([fault], told(1, "servers", LOST.format("storage node storage-22")), ADDRESSES)
+
+
+def test_a_kind_of_which_the_status_rightly_tells_nothing_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault(FaultKind.STOP, "server-2")
+    assert untold([fault], well(), ADDRESSES)
+    monkeypatch.setitem(KINDS, FaultKind.STOP, KINDS[FaultKind.STOP]._replace(telling=Telling.NOTHING))
+    assert untold([fault], well(), ADDRESSES) == ""
 
 
 def test_only_clients_and_archivers_are_exempt() -> None:

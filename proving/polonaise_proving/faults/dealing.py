@@ -8,9 +8,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from polonaise_proving.judges.told import is_to_be_told
 from polonaise_proving.record.faultkinds import (
-    LEADER_KINDS,
+    KINDS,
     PLANNED_KINDS,
-    TARGETS,
     Fault,
     FaultKind,
     NodeGroup,
@@ -29,10 +28,6 @@ _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 TOLD_HOLD_S: Final = 2.0
 """A fault that lasts at least this long has to be told by the cluster's status, and lasts until it is told, or until
 `told.TOLD_S` have passed. Shorter ones may be over before anybody can see them."""
-LASTING: Final = LEADER_KINDS | {
-    FaultKind.CUT_STORAGE, FaultKind.CUT_PAIR, FaultKind.WIPE, FaultKind.LOSE, FaultKind.CLOCK,
-}  # fmt: skip
-"""The kinds that always last so long. Of each other kind, the first fault that status tells of does."""
 
 
 class FaultStep(NamedTuple):
@@ -73,7 +68,7 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
         if dice.below(100) < _PAIRED_PERCENT and first.kind not in PLANNED_KINDS:
             taken.append(deck.deal(first.groups, PLANNED_KINDS))
         told = {fault.kind for fault in taken if is_to_be_told(fault)}
-        is_lasting = bool(told & LASTING or told - lasted)
+        is_lasting = bool({kind for kind in told if KINDS[kind].is_long} or told - lasted)
         hold_s = dice.choice([each for each in _HOLDS_S if each >= TOLD_HOLD_S] if is_lasting else _HOLDS_S)
         lasted |= told if hold_s >= TOLD_HOLD_S else set()
         at = transactions * (number + 1) // (count + 1)
@@ -108,7 +103,7 @@ class _Deck:
 
     def __init__(self, dice: _Dice, kinds: Collection[FaultKind]) -> None:
         self._dice = dice
-        self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in TARGETS[kind]]
+        self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in KINDS[kind].targets]
         self._cards: list[tuple[FaultKind, NodeGroup]] = []
 
     def deal(self, busy: frozenset[NodeGroup], but: frozenset[FaultKind] = frozenset()) -> Fault:

@@ -1,4 +1,4 @@
-"""How each kind of fault is inflicted on a node, and how it ends."""
+"""How faults are inflicted on nodes, and how they end: two functions for each way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from polonaise_proving.record.faultkinds import LEADER_KINDS, Fault, FaultKind
+from polonaise_proving.record.faultkinds import KINDS, Fault, FaultKind, Way
 from polonaise_proving.stages.hosts.clocked import set_clock
 from polonaise_proving.stages.hosts.town import Town
 
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.1
 
 def befalls(town: Town, fault: Fault) -> Fault:
     """Return the fault with the node that it befalls now: of some kinds it is the one that leads its group."""
-    if fault.kind not in LEADER_KINDS:
+    if not KINDS[fault.kind].of_leader:
         return fault
     until_s = time.monotonic() + _ELECTION_S
     while (leader := town.leader()) is None and time.monotonic() < until_s:
@@ -36,7 +36,8 @@ def begin(town: Town, fault: Fault) -> bool:
     """
     if fault.kind is FaultKind.KILL and fault.node == town.archiver.name:
         return _kill_archiver(town)
-    _BEGIN[fault.kind](town, fault)
+    inflict, _ = WAYS[KINDS[fault.kind].way]
+    inflict(town, fault)
     return True
 
 
@@ -45,7 +46,8 @@ def end(town: Town, fault: Fault) -> None:
 
     Raises `NoNetwork`, and what starting a node raises.
     """
-    _END[fault.kind](town, fault)
+    _, undo = WAYS[KINDS[fault.kind].way]
+    undo(town, fault)
 
 
 def _kill(town: Town, fault: Fault) -> None:
@@ -82,7 +84,7 @@ def _wipe(town: Town, fault: Fault) -> None:
     town.empty(fault.node)
 
 
-def _move(town: Town, fault: Fault) -> None:
+def _end(town: Town, fault: Fault) -> None:
     town.part(fault.node).stop()
 
 
@@ -103,33 +105,12 @@ def _set_clock_right(town: Town, fault: Fault) -> None:
     set_clock(town.clock_files[fault.node], 0.0)
 
 
-_BEGIN: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
-    FaultKind.KILL: _kill,
-    FaultKind.STOP: _stop,
-    FaultKind.CUT: _cut,
-    FaultKind.CUT_OUT: _cut,
-    FaultKind.CUT_IN: _cut,
-    FaultKind.CUT_PAIR: _cut,
-    FaultKind.WIPE: _wipe,
-    FaultKind.MOVE: _move,
-    FaultKind.CUT_STORAGE: _cut,
-    FaultKind.LOSE: _cut,
-    FaultKind.CLOCK: _set_clock_wrong,
-    FaultKind.STOP_LEADER: _stop,
-    FaultKind.CUT_LEADER: _cut,
+WAYS: Final[dict[Way, tuple[Callable[[Town, Fault], None], Callable[[Town, Fault], None]]]] = {
+    Way.KILL: (_kill, _start),
+    Way.STOP: (_stop, _continue),
+    Way.WIPE: (_wipe, _start),
+    Way.END: (_end, _start),
+    Way.CUT: (_cut, _heal),
+    Way.CLOCK: (_set_clock_wrong, _set_clock_right),
 }
-_END: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
-    FaultKind.KILL: _start,
-    FaultKind.STOP: _continue,
-    FaultKind.CUT: _heal,
-    FaultKind.CUT_OUT: _heal,
-    FaultKind.CUT_IN: _heal,
-    FaultKind.CUT_PAIR: _heal,
-    FaultKind.WIPE: _start,
-    FaultKind.MOVE: _start,
-    FaultKind.CUT_STORAGE: _heal,
-    FaultKind.LOSE: _heal,
-    FaultKind.CLOCK: _set_clock_right,
-    FaultKind.STOP_LEADER: _continue,
-    FaultKind.CUT_LEADER: _heal,
-}
+"""By way: what inflicts a fault, and what ends it."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, group_of
+from polonaise_proving.record.faultkinds import KINDS, Fault, NodeGroup, Telling, group_of
 
 TOLD_S: Final = 5.0
 """Seconds after its beginning within which a fault is told."""
@@ -29,15 +29,13 @@ _PAIR: Final = "does not reach it"
 """What a storage node's line says of a server that has no connection to it."""
 _BLAMING: Final = (_CLOCK, _LOST, _PAIR)
 """Lines with these words blame the node whose lines they are, or one that they name."""
-_REACHED: Final = frozenset({FaultKind.CUT_PAIR, FaultKind.CUT_STORAGE, FaultKind.CLOCK})
-"""The kinds whose nodes whoever asks for the status reaches as before."""
-_LOSSY: Final = frozenset({FaultKind.LOSE})
-"""The kinds whose nodes may be reached, or not."""
+_REACHED: Final = (Telling.PAIR, Telling.NO_STORAGE, Telling.CLOCK)
+"""What is told of nodes that whoever asks for the status reaches as before."""
 
 
 def is_to_be_told(fault: Fault) -> bool:
     """Whether the status of the cluster has to tell of this fault while it lasts."""
-    return group_of(fault.node) not in UNTOLD
+    return group_of(fault.node) not in UNTOLD and _telling(fault) is not Telling.NOTHING
 
 
 def untold(faults: Sequence[Fault], status: Mapping[str, Any], addresses: Mapping[str, str]) -> str:
@@ -88,28 +86,29 @@ def _tells(fault: Fault, status: Mapping[str, Any], addresses: Mapping[str, str]
     found = [node for node in _nodes(status) if addresses[fault.node] == node["address"]]
     lines = [line for node in found for line in node["troubles"]]
     is_server = group_of(fault.node) is NodeGroup.SERVER
-    if fault.kind is FaultKind.CUT_STORAGE:
+    telling = _telling(fault)
+    if telling is Telling.NO_STORAGE:
         return any(_NONE_REACHED in line for line in lines)
-    if fault.kind is FaultKind.CUT_PAIR:
+    if telling is Telling.PAIR:
         at_storage = [line for node in status["storage"] if node["name"] == fault.other for line in node["troubles"]]
         return any(_PAIR in line and _names(line, _called(server)) for line in at_storage for server in found)
     # It is the servers that measure the clocks of storage nodes, and losses on the way to them.
     every = lines if is_server else [*lines, *(line for line in lines_in(status) if _names(line, [fault.node]))]
-    if fault.kind is FaultKind.CLOCK:
+    if telling is Telling.CLOCK:
         return any((_SERVERS_CLOCK if is_server else _CLOCK) in line for line in every)
     away = any(node["troubles"] and not node["reachable"] for node in found)
-    return away or (fault.kind in _LOSSY and any(_LOST in line for line in every))
+    return away or (telling is Telling.LOSSES and any(_LOST in line for line in every))
 
 
 def _accused(faults: Sequence[Fault], status: Mapping[str, Any], addresses: Mapping[str, str]) -> Iterator[str]:
     """Yield what is said of nodes to which it did not happen: by whoever asks, or by another node."""
     guilty = _names_of(faults, status, addresses)
-    reached = _names_of([fault for fault in faults if fault.kind in _REACHED], status, addresses)
-    clocks = _names_of([fault for fault in faults if fault.kind is FaultKind.CLOCK], status, addresses)
+    reached = _names_of([fault for fault in faults if _telling(fault) in _REACHED], status, addresses)
+    clocks = _names_of([fault for fault in faults if _telling(fault) is Telling.CLOCK], status, addresses)
     for address, why in status["coordinator"]["servers"].items():
         if why and address not in guilty and _ELECTING not in why:
             yield f"ZooKeeper server {address} is blamed, and nothing befell it: {why}"
-    pairs = [_names_of([fault], status, addresses) for fault in faults if fault.kind is FaultKind.CUT_PAIR]
+    pairs = [_names_of([fault], status, addresses) for fault in faults if _telling(fault) is Telling.PAIR]
     for node in _nodes(status):
         called = node["name"] or node["address"]
         if not node["reachable"] and node["address"] not in guilty:
@@ -124,6 +123,10 @@ def _accused(faults: Sequence[Fault], status: Mapping[str, Any], addresses: Mapp
                 yield f"{called} is blamed, and only another pair is cut: {line}"
             elif any(word in line for word in _OWN_CLOCK) and node["address"] not in clocks:
                 yield f"{called} is blamed for its clock, and nothing befell that: {line}"
+
+
+def _telling(fault: Fault) -> Telling:
+    return KINDS[fault.kind].telling
 
 
 def _nodes(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

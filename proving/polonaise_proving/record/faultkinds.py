@@ -1,4 +1,4 @@
-"""The kinds of faults of a smoke test, and on which nodes each of them is inflicted."""
+"""The kinds of faults of a smoke test, with all that is to be said of each: `KINDS`."""
 
 from __future__ import annotations
 
@@ -60,38 +60,66 @@ class FaultKind(StrEnum):
     """The link of the ZooKeeper server that leads when the fault begins is down."""
 
 
-PROCESS_KINDS: Final = frozenset(
-    {FaultKind.KILL, FaultKind.STOP, FaultKind.WIPE, FaultKind.MOVE, FaultKind.CLOCK, FaultKind.STOP_LEADER}
-)
-"""The kinds that need no network of their own."""
-LINK_KINDS: Final = frozenset(
-    {
-        FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.CUT_PAIR, FaultKind.CUT_STORAGE, FaultKind.LOSE,
-        FaultKind.CUT_LEADER,
-    }
-)  # fmt: skip
-"""The kinds that cut links between hosts, or lose what is sent on them."""
-PLANNED_KINDS: Final = frozenset({FaultKind.MOVE})
-"""The kinds that are no faults but planned changes: while nothing else happens, they fail no append."""
-LEADER_KINDS: Final = frozenset({FaultKind.STOP_LEADER, FaultKind.CUT_LEADER})
-"""The kinds that befall whoever leads the ensemble of ZooKeeper servers, whatever node the schedule names."""
+class Way(StrEnum):
+    """How a fault is inflicted and ended; `faults/hostfaults.py` has the two functions of each."""
 
-TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
-    FaultKind.KILL: tuple(NodeGroup),
-    FaultKind.STOP: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
-    FaultKind.CUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
-    FaultKind.CUT_OUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
-    FaultKind.CUT_IN: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
-    FaultKind.CUT_PAIR: (NodeGroup.SERVER,),
-    FaultKind.WIPE: (NodeGroup.STORAGE,),
-    FaultKind.MOVE: (NodeGroup.SERVER,),
-    FaultKind.CUT_STORAGE: (NodeGroup.SERVER,),
-    FaultKind.LOSE: (NodeGroup.STORAGE, NodeGroup.SERVER),
-    FaultKind.CLOCK: (NodeGroup.STORAGE, NodeGroup.SERVER),
-    FaultKind.STOP_LEADER: (NodeGroup.ZOOKEEPER,),
-    FaultKind.CUT_LEADER: (NodeGroup.ZOOKEEPER,),
+    KILL = "killed, then started"
+    STOP = "stopped, then continued"
+    WIPE = "killed and emptied, then started"
+    END = "ended gracefully, then started"
+    CUT = "links cut, then healed"
+    CLOCK = "clock set wrong, then right"
+
+
+class Telling(StrEnum):
+    """What the status of a cluster says of a fault while it lasts; `judges/told.py` judges by it."""
+
+    AWAY = "its node is not reached"
+    LOSSES = "packets to or from its node are lost, or the node is not reached"
+    CLOCK = "its clock is wrong; whoever asks reaches it"
+    NO_STORAGE = "it reaches no storage node; whoever asks reaches it"
+    PAIR = "one node does not reach the other; whoever asks reaches both"
+    NOTHING = "rightly nothing: a comment at the kind says why"
+
+
+class KindFacts(NamedTuple):
+    """All that has to be said of one kind of fault."""
+
+    way: Way
+    telling: Telling
+    targets: tuple[NodeGroup, ...]
+    """The groups from which its node is drawn. The other end of a `CUT_PAIR` is a storage node."""
+    is_long: bool = False
+    """Whether it always lasts long enough to be told. Of each other kind, the first fault that status tells of does."""
+    is_planned: bool = False
+    """Whether it is no fault but a planned change: while nothing else happens, it fails no append."""
+    of_leader: bool = False
+    """Whether it befalls whoever leads the ensemble of ZooKeeper servers, whatever node the schedule names."""
+
+
+_DECIDING: Final = (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER)
+KINDS: Final[dict[FaultKind, KindFacts]] = {
+    FaultKind.KILL: KindFacts(Way.KILL, Telling.AWAY, tuple(NodeGroup)),
+    FaultKind.STOP: KindFacts(Way.STOP, Telling.AWAY, (*_DECIDING, NodeGroup.CLIENT)),
+    FaultKind.CUT: KindFacts(Way.CUT, Telling.AWAY, (*_DECIDING, NodeGroup.CLIENT)),
+    FaultKind.CUT_OUT: KindFacts(Way.CUT, Telling.AWAY, _DECIDING),
+    FaultKind.CUT_IN: KindFacts(Way.CUT, Telling.AWAY, _DECIDING),
+    FaultKind.CUT_PAIR: KindFacts(Way.CUT, Telling.PAIR, (NodeGroup.SERVER,), is_long=True),
+    FaultKind.WIPE: KindFacts(Way.WIPE, Telling.AWAY, (NodeGroup.STORAGE,), is_long=True),
+    FaultKind.MOVE: KindFacts(Way.END, Telling.AWAY, (NodeGroup.SERVER,), is_planned=True),
+    FaultKind.CUT_STORAGE: KindFacts(Way.CUT, Telling.NO_STORAGE, (NodeGroup.SERVER,), is_long=True),
+    FaultKind.LOSE: KindFacts(Way.CUT, Telling.LOSSES, (NodeGroup.STORAGE, NodeGroup.SERVER), is_long=True),
+    FaultKind.CLOCK: KindFacts(Way.CLOCK, Telling.CLOCK, (NodeGroup.STORAGE, NodeGroup.SERVER), is_long=True),
+    FaultKind.STOP_LEADER: KindFacts(Way.STOP, Telling.AWAY, (NodeGroup.ZOOKEEPER,), is_long=True, of_leader=True),
+    FaultKind.CUT_LEADER: KindFacts(Way.CUT, Telling.AWAY, (NodeGroup.ZOOKEEPER,), is_long=True, of_leader=True),
 }
-"""By kind: the groups from which its node is drawn. The other end of a `CUT_PAIR` is a storage node."""
+"""The facts of each kind, in the order of the schedules' cards."""
+
+LINK_KINDS: Final = frozenset(kind for kind, facts in KINDS.items() if facts.way is Way.CUT)
+"""The kinds that cut links between hosts, or lose what is sent on them."""
+PROCESS_KINDS: Final = KINDS.keys() - LINK_KINDS
+"""The kinds that need no network of their own."""
+PLANNED_KINDS: Final = frozenset(kind for kind, facts in KINDS.items() if facts.is_planned)
 
 
 class Fault(NamedTuple):

@@ -8,6 +8,7 @@ Its other parts are in the rooms beside: its hosts and processes in `stages/host
 its faults in `faults/dealing.py` and `faults/hostfaults.py`, what is written down in `record`, and what compares that
 with the promises in `judges/histories.py`.
 
-A further kind of fault is an entry of `record/faultkinds.py`, two functions in `faults/hostfaults.py`, and what
-the status has to say of it in `judges/told.py`.
+A further kind of fault is a member of `FaultKind` and an entry of `KINDS`, both in `record/faultkinds.py`, a row of the
+table in `docs/testing.md`, and a new digest in `tests/smoke/test_smoke_schedule.py`; what else there is to do says
+`tests/smoke/test_smoke_kinds.py`. Links are cut in `stages/hosts/hosts.py`.
 """

@@ -25,7 +25,7 @@ from polonaise_proving.faults.hostfaults import befalls, begin, end
 from polonaise_proving.judges.histories import BrokenPromise, violations
 from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
 from polonaise_proving.record.failures import SmokeFailed
-from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.faultkinds import KINDS, Fault, NodeGroup, Way, nodes_of
 from polonaise_proving.record.history import LineKind
 from polonaise_proving.scenarios.smoke.report import PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.scenarios.smoke.state import SmokeState
@@ -49,8 +49,8 @@ _THROUGH_S: Final = 180.0
 _ARCHIVE_EVERY_S: Final = 5.0
 _ARCHIVE_S: Final = 120.0
 _LOOK_S: Final = 0.05
-_STARTING: Final = frozenset({FaultKind.KILL, FaultKind.WIPE, FaultKind.MOVE})
-"""The kinds at whose end a process is started again."""
+_STARTING: Final = (Way.KILL, Way.WIPE, Way.END)
+"""The ways at whose end a process is started again."""
 _TROUBLE_S: Final = 0.3
 """Seconds between two looks at whether the cluster is well, or at what its status tells."""
 _STATUS_S: Final = 1.5
@@ -258,7 +258,7 @@ class SmokeRun:
             end(self._town, fault)
             self._started(self._town.part(fault.node))
         for fault in step.faults:
-            if fault.kind in _STARTING:
+            if KINDS[fault.kind].way in _STARTING:
                 self._town.part(fault.node).wait_serving()
         self._faulty = set()
         self._say("ended", f"step {step.number}: over")
