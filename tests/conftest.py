@@ -63,6 +63,17 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
+def uncollected() -> Iterator[None]:
+    """For tests that parse whole packages: the garbage collector takes three times as long over trees as the parser."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # those that are kept for other tests
+        gc.enable()
+
+
+@pytest.fixture
 def host() -> Iterator[RealHost]:
     """This machine."""
     from polonaise.host.real import RealHost  # not for the many tests that need none

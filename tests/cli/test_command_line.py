@@ -40,6 +40,7 @@ def test_a_cell_that_is_a_list_has_a_line_for_each_of_its_items(capsys: pytest.C
     ]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_no_text_is_written_with_the_markup_of_a_page() -> None:
     """A terminal shows it as it is: `the *coordinator*`. Docstrings may have it; they are not said to operators."""
     markup = re.compile(r"(?<![\w*])\*{1,2}[A-Za-z][\w -]*\*{1,2}(?!\w)")

@@ -116,6 +116,7 @@ def codes_of_faults() -> Iterator[tuple[Path, str]]:
                 yield path, code.value if isinstance(code, ast.Constant) else ast.unparse(code)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_every_code_without_a_class_is_one_that_is_explained_and_somewhere_made() -> None:
     made = list(codes_of_faults())
     assert [(path, code) for path, code in made if code not in errors.CODES] == []
@@ -136,6 +137,7 @@ def caught_in(source: str) -> set[str]:
     return {node.id if isinstance(node, ast.Name) else node.attr for node in names}
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_an_error_has_a_class_of_its_own_only_if_somebody_catches_it() -> None:
     """The library, an example or the proving ground; or an application, if a page names it or it has attributes."""
     library = Path(polonaise.__file__).parent
