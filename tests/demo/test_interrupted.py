@@ -14,7 +14,7 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.node.local import LocalCluster, StartFailed
 from polonaise_proving.demo import run
 from polonaise_proving.demo.checks import DayFindings, Folded
-from rigs.demosession import demo_until, session_of
+from rigs.demosession import demo_until, session_of, until_ended
 from rigs.waiting import block_for, block_until
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_demo_that_is_stopped_while_spark_works_takes_spark_along(number: sign
     with demo_until("org.apache.spark", tmp_path, payments=50) as process:
         process.send_signal(number)
         process.communicate(timeout=WITHIN_S)
-        block_until(lambda: session_of(process) == [])
+        until_ended(process)
 
 
 STUCK_SPARK = """#!/bin/sh
@@ -104,7 +104,7 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     with demo_until("demo.teller", tmp_path) as process:
         process.kill()
         process.wait()
-        block_until(lambda: session_of(process) == [])
+        until_ended(process)
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_the_nodes_of_a_process_that_is_killed_end(tmp_path: Path) -> None:
         assert len(session_of(process)) == 5
         process.kill()
         process.wait()
-        block_until(lambda: session_of(process) == [])
+        until_ended(process)
     assert [path.read_text() for path in tmp_path.glob("*.log")] == [""] * 4, "a clean stop"
 
 

@@ -28,9 +28,8 @@ from polonaise_proving.demo.shards import SHARDS, ShardAccounts, route, shard_na
 from polonaise_proving.demo.shardsrun import run_shards
 from polonaise_proving.demo.talkingprocess import TalkingProcess
 from polonaise_proving.stages.databaseservers import PostgreSQL, engine_at
-from rigs.demosession import demo_until, session_of
+from rigs.demosession import demo_until, until_ended
 from rigs.programs import output_of, run_polonaise
-from rigs.waiting import block_until
 
 BALANCES = "every balance on every shard equals the fold of the log"
 ONCE = "every shard has applied each of its transactions once, and no other"
@@ -208,7 +207,7 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
     with demo_until(when, tmp_path, demo="shards") as process:
         process.send_signal(number)
         output, _ = process.communicate(timeout=90)
-        block_until(lambda: session_of(process) == [])
+        until_ended(process)
     assert "Traceback" not in output
     if number != signal.SIGKILL:
         assert process.returncode == ExitStatus.INTERRUPTED

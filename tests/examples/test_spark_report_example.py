@@ -74,7 +74,7 @@ async def test_the_report_is_of_the_log_and_one_that_dies_changes_nothing(tmp_pa
         await book(3, 1, "Emmy")
         await log.append(b"no booking")  # the service itself could go on behind this only when its view passes over it
         killed = report(started)
-        await wait_until(lambda: "java" in killed.living(), "Spark's start", within_s=PATIENCE_S)
+        await wait_until(lambda: "java" in killed.living(), "Spark's start", every_s=0.05)
         killed.kill()
         assert (csv_file.read_text(), page.read_text()) == kept
         last = report(started)

@@ -169,11 +169,11 @@ def ended(job: str, *arguments: str) -> tuple[int, str, str]:
         return process.returncode, output, errors
 
 
-def filled(address: str, count: int, at_once: int = 10) -> list[bytes]:
-    """A log; the batches of partition 0."""
+def filled(address: str, count: int, at_once: int = 10, numbers: int = 10) -> list[bytes]:
+    """A log, each of whose transactions has its number so many times; the batches of partition 0."""
     with polonaise.blocking.connect(address) as log:
         for start in range(0, count, at_once):
-            receipts = [log.append(b"%d" % n * 10, 0) for n in range(start, start + at_once)]
+            receipts = [log.append(b"%d" % n * numbers, 0) for n in range(start, start + at_once)]
             receipts[-1].result(timeout=30)
         return [bytes(batch.view) for batch in log.read_batches(0)]
 
@@ -198,7 +198,7 @@ def test_an_archive_as_a_program(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_archive_that_is_killed_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
-    batches = filled(address, 60_000, at_once=1_000)
+    batches = filled(address, 6_000, at_once=100, numbers=150)
     with program("archive", address, str(store), "--fragment-mib", "1", "--rest") as process:
         block_until(lambda: list(store.glob("0/*.parquet")) or process.poll() is not None, within_s=STARTED_S)
         assert process.poll() is None, process.communicate()
@@ -208,7 +208,7 @@ def test_an_archive_that_is_killed_goes_on_where_it_was(spark: SparkSession, tmp
     assert report.partitions[0].last == polonaise.Batch.parse(batches[-1]).last
     found = asyncio.run(verify(open_store(str(store)), 0))
     assert found.troubles == []
-    assert found.transactions == 60_000
+    assert found.transactions == 6_000
 
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times

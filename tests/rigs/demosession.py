@@ -12,6 +12,13 @@ from pathlib import Path
 from rigs.hangup import sighup_by_default
 from rigs.waiting import block_until
 
+LOOK_S = 0.05
+"""Seconds between two looks at all processes: each takes milliseconds, which those that are waited for lack."""
+
+
+def until_ended(process: subprocess.Popen[str]) -> None:
+    block_until(lambda: session_of(process) == [], "all processes of the demo have ended", every_s=LOOK_S)
+
 
 def session_of(process: subprocess.Popen[str]) -> list[str]:
     """The command lines of the living processes that this one and its children are."""
@@ -52,7 +59,7 @@ def demo_until(
     command = [*before, sys.executable, "-m", "polonaise.cli", "demo", demo, "--generate", str(payments)]
     with started(command, directory) as process:
         try:
-            block_until(lambda: any(when in line for line in session_of(process)))
+            block_until(lambda: any(when in line for line in session_of(process)), every_s=LOOK_S)
             yield process
         finally:
             process.kill()

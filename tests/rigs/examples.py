@@ -129,7 +129,8 @@ async def programs(directory: Path) -> AsyncIterator[Programs]:
     try:
         yield group
         assert all(program.process.poll() is not None for program in group.started)
-        await wait_until(lambda: not any(program.living() for program in group.started), "the end of all processes")
+        ended = "the end of all processes"
+        await wait_until(lambda: not any(program.living() for program in group.started), ended, every_s=0.05)
     finally:
         for program in group.started:
             program.kill()

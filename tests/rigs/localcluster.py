@@ -64,7 +64,8 @@ def started_cluster(directory: Path, *options: str) -> Iterator[StartedCluster]:
         for stream in (cluster.process.stdout, cluster.process.stderr):
             assert stream is not None
             stream.close()
-        block_until(lambda: not processes_in(directory), "all processes of the cluster have ended")
+        ended = "all processes of the cluster have ended"
+        block_until(lambda: not processes_in(directory), ended, every_s=0.05)  # each look is at all processes
 
 
 def processes_in(directory: Path) -> dict[int, str]:
