@@ -21,7 +21,11 @@ def address(tmp_path: Path, log: Log) -> str:
     return f"embedded:{tmp_path / 'log'}"
 
 
-@pytest.fixture(params=["parquet", "sqlite", "delta"])
+_DRAWN = pytest.mark.exhaustive("polonaise.pipelines", "polonaise.views", "polonaise.spark")
+"""What is shown of each kind of table is drawn unless what writes them has changed."""
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=_DRAWN) for kind in ("parquet", "sqlite", "delta")])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new table of each kind in turn."""
     if request.param == "sqlite":

@@ -168,6 +168,7 @@ def test_the_sum_of_a_key_is_told_without_the_secret_in_it(
         update(spark, address, things, table)
 
 
+@pytest.mark.exhaustive("polonaise.pipelines", "polonaise.views")  # of databases
 @pytest.mark.slow
 def test_a_refused_row_is_kept_and_named_as_it_is(spark: SparkSession, log: Log, address: str, table: str) -> None:
     """With its nulls, and its times to the microsecond: two keys may differ by one."""

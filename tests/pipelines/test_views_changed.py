@@ -74,6 +74,7 @@ def refused(spark: SparkSession, address: str, view: TableView, table: str, told
     return str(error.value)
 
 
+@pytest.mark.exhaustive("polonaise.pipelines", "polonaise.views")  # of changes
 @pytest.mark.parametrize("table", ["parquet", "delta"], indirect=True)
 @pytest.mark.parametrize(("view", "changed", "told"), CHANGED)
 def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
