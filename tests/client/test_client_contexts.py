@@ -47,6 +47,24 @@ async def test_several_appends_of_one_context_are_a_group(world: World, client: 
     assert bytes(appends.group_ends) == b"\0\0\1"
 
 
+async def test_what_is_done_to_a_kept_draft_after_its_context_has_returned_is_not_sent(
+    world: World, client: Log
+) -> None:
+    def spoil(tx: Draft) -> None:
+        for name in tx.__slots__:
+            if isinstance(collected := getattr(tx, name), list):
+                collected += collected
+
+    def context(tx: Draft) -> None:
+        tx.set(b"key", b"value")
+        append(tx, b"paid")
+        asyncio.get_running_loop().call_soon(spoil, tx)  # before the append is sent, at the end of the turn
+
+    await client.run(context)
+    message, appends = world.server.heard.appends[0]
+    assert (message.count, len(appends.operations)) == (1, 1)
+
+
 async def test_a_groups_locks_are_carried_by_its_last_transaction(client: Log) -> None:
 
     def context(tx: Draft) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from polonaise.client.appends import CopiedReceipt, Receipt
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
-from polonaise.client.protocol.draft import Change, Draft, Expectation
+from polonaise.client.protocol.draft import Change, Draft, Expectation, built
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     Abandoned,
@@ -141,7 +141,7 @@ class ClientLife:
             tries.append(attempt)
             # A group's locks are those of its last transaction.
             attempt.mark = tx.high_water_mark
-            attempt.locks = [*[[] for _ in attempt.bodies[1:]], judged_by(tx.locks)]
+            attempt.locks = [*[[] for _ in attempt.bodies[1:]], judged_by(built(tx).locks)]
             for body in attempt.bodies:
                 tx.append(body, header=self.random.randrange(UNWANTED_HEADER))
 

@@ -13,7 +13,7 @@ from polonaise.client import waiting
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.links import Stream, check_knows
 from polonaise.client.protocol import outcomes
-from polonaise.client.protocol.draft import Draft, bytes_of, operation_of
+from polonaise.client.protocol.draft import Built, bytes_of, operation_of
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.outstanding import (
     SENDS_MAX,
@@ -314,7 +314,7 @@ class PartitionAppends(PartitionCondition):
 
     def identify(self, client_id: ClientId, numbered_above: int) -> None:
         self.client_id, self._above = client_id, numbered_above
-        self.turntaking.turns.client_id = client_id
+        self.turntaking.turns.identify(client_id)
 
     def _is_open(self, taken: int) -> bool:
         return self._stream is not None and self._has_room(taken)
@@ -395,30 +395,29 @@ class PartitionAppends(PartitionCondition):
         self._send_soon()
         return receipt
 
-    def append_draft(self, draft: Draft) -> Receipt:
+    def append_built(self, built: Built) -> Receipt:
         """Register what a context built. The caller took a slot of `admission`, and gives it back. Raises the error
         that stopped the partition, and `UnsupportedVersion` as `append`."""
         if self.stopped:
             raise fresh(self.stopped)
-        *others, (header, body) = draft.bodies
-        mark, needs = draft.high_water_mark, draft.needs
-        operations: Operations = draft.operations or ()  # an empty list is not kept, for each append, until it is sent
-        if needs is None:
-            receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
+        *others, (header, body) = built.bodies
+        mark, operations = built.high_water_mark, built.operations
+        if built.needs is None:
+            receipt = Receipt(self, len(built.bodies), built.size)
         else:
-            receipt, operations = self._needing(needs, len(draft.bodies), draft.sent_bytes, operations)
+            receipt, operations = self._needing(built.needs, len(built.bodies), built.size, operations)
         self._outstanding.add(receipt)
         sequence = receipt.sequence
         for other_header, other_body in others:
             self._unsent.append((receipt, sequence, mark, other_header, other_body, b"", (), False))
             sequence += 1
         # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
-        locks = b"".join(draft.locks)
+        locks = b"".join(built.locks)
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._send_soon()
         stream = self._stream
         # Only the append with which they become so many: while the window is full, each more would cut a frame in vain.
-        reached = 0 <= len(self._unsent) - _SEND_AT < len(draft.bodies)
+        reached = 0 <= len(self._unsent) - _SEND_AT < len(built.bodies)
         if reached and stream is not None and stream.connection.writable:
             self._send_all(stream)
         return receipt

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, cast
 
 from polonaise.client.appends import PartitionAppends
-from polonaise.client.protocol.draft import Draft, append_own
+from polonaise.client.protocol.draft import Draft, append_own, built
 from polonaise.client.protocol.oncekeys import LOCK, Once, OnceRecord, encoded_value
 from polonaise.client.requests import Requests
 from polonaise.client.running import Running, check_leaves_time
@@ -90,18 +90,19 @@ async def run_once(
         except Exception:
             await look_up()  # as below: it may have failed because of what was done under this key
             raise
-        if tx.abandoned is not None:
+        if built(tx).abandoned is not None:
             await look_up()  # the reason to give up may be what was done under this key since it was looked up
-        if tx.abandoned is not None or not tx.bodies:
+        so_far = built(tx)
+        if so_far.abandoned is not None or not so_far.bodies:
             return value  # no record is made of it, so JSON need not hold it
-        if tx.needs is not None:
+        if so_far.needs is not None:
             # A repetition would find the key used, and be a success at once: it knows nothing of what the first needed.
             raise BadOption(
                 "a context of `once` takes no `need`: a repetition could not wait for the copies of the first call. "
                 "Require them of the topic (polonaise topic require), or use `run`"
             )
         encoded = encoded_value(value)
-        append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), encoded).pack())
+        append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(so_far.bodies), encoded).pack())
         return encoded
 
     try:

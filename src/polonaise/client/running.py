@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from polonaise.client.appends import CopiedReceipt, PartitionAppends, Receipt
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.draft import Built, Draft, finish
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, lacking, next_step
 from polonaise.client.protocol.outstanding import AppendFailure, Unordered
@@ -153,13 +153,13 @@ class Running:
                     value = context(draft, *args)
                     if value is not None and hasattr(value, "__await__"):
                         value = await run.awaited(value)
-                    receipt = run.append(draft, value)
+                    receipt = run.append(finish(draft), value)
                 finally:
                     # Refuses what a task that the context left behind would add. By now the append counts by itself,
                     # if there is one; the slot was held so that what the context built could surely be appended.
                     # By its value: with a token it would fail where the coroutine is closed in another task.
                     IN_CONTEXT.set(around)
-                    draft.end()
+                    finish(draft)
                     appends.admission.give_back()
                 del draft  # frees its bodies: thousands of contexts may wait for a fate at a time
                 if receipt is None:
@@ -268,23 +268,23 @@ class _Run:
                 raise  # the application's own `TimeoutError`
             raise self._expired(self._took_too_long()) from None
 
-    def append(self, draft: Draft, value: Any) -> Receipt | None:
+    def append(self, built: Built, value: Any) -> Receipt | None:
         """Append what the context built; return its receipt, or None if contexts with the same locks go first.
 
         Raises `Abandoned`, `BadOption` or `ExpectationFailed` if what it built can't be appended, `AppendExpired` after
-        the deadline, and what `PartitionAppends.append_draft` raises.
+        the deadline, and what `PartitionAppends.append_built` raises.
         """
-        _check(draft, value)
+        _check(built, value, self._appends.partition)
         appends = self._appends
         if self.deadline_s is not None and appends.loop.time() >= self.deadline_s:
             raise self._expired(self._took_too_long())  # `awaited` does not see a plain function that took too long
-        self._locks, self._position = draft.locks, draft.position
+        self._locks, self._position = built.locks, built.position
         turns = appends.turntaking.turns
-        if self._turn is None and turns.wanted(draft.locks) and turns.contended(wanted := checked(draft.locks)):
+        if self._turn is None and turns.wanted(built.locks) and turns.contended(wanted := checked(built.locks)):
             # Sent now, the append would be refused, or make the append of a context that came before be refused.
             self._turn = turns.join(wanted)
             return None
-        receipt = appends.append_draft(draft)
+        receipt = appends.append_built(built)
         receipt.value = value
         return receipt
 
@@ -371,19 +371,19 @@ class _Run:
         )
 
 
-def _check(draft: Draft, value: Any) -> None:
-    if draft.abandoned is not None:
-        raise Abandoned(draft.abandoned)
-    if not draft.bodies:
-        if draft.operations:
+def _check(built: Built, value: Any, partition: PartitionId) -> None:
+    if built.abandoned is not None:
+        raise Abandoned(built.abandoned)
+    if not built.bodies:
+        if built.operations:
             raise BadOption("a context that changes or expects registers has to append something: a body may be empty")
         if isinstance(value, Generator | AsyncGenerator):
             raise BadOption("a context that yields never ran: write a plain function, or a coroutine function")
         raise Abandoned("the context appended nothing")
-    if draft.position is not None and draft.position <= draft.high_water_mark:
+    if built.position is not None and built.position <= built.high_water_mark:
         raise ExpectationFailed(
-            f"nothing was appended to partition {draft.partition}: the context demands position {draft.position}, and "
-            f"ids up to {draft.high_water_mark} are taken: take the position from tx.high_water_mark"
+            f"nothing was appended to partition {partition}: the context demands position {built.position}, and "
+            f"ids up to {built.high_water_mark} are taken: take the position from tx.high_water_mark"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -222,6 +222,23 @@ def _listed(name: str, given: Iterable[T], kind: type[T]) -> list[T]:
     return listed
 
 
+class Built(NamedTuple):
+    """What a context has built: it is appended as it was when the context returned."""
+
+    high_water_mark: TransactionId
+    bodies: Sequence[tuple[int, bytes]]
+    """Each with its header."""
+    locks: Sequence[Lock]
+    operations: Sequence[tuple[int, bytes, bytes]]
+    position: TransactionId | None
+    """The id that it demands, if any."""
+    needs: Needs | None
+    size: int
+    """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
+    abandoned: str | None
+    """Why nothing is to be appended after all."""
+
+
 class Draft:
     """The transaction that a context builds; the context's first argument, `tx`.
 
@@ -238,21 +255,8 @@ class Draft:
     `high_water_mark`, the id up to which the client had applied the log of `partition` when the context began.
     """
 
-    __slots__ = (
-        "_encode",
-        "_limits",
-        "_operation_bytes",
-        "_over",
-        "abandoned",
-        "bodies",
-        "high_water_mark",
-        "locks",
-        "needs",
-        "operations",
-        "partition",
-        "position",
-        "size",
-    )
+    __slots__ = ("_abandoned", "_bodies", "_encode", "_limits", "_locks", "_needs", "_operation_bytes", "_operations",
+                 "_over", "_position", "_size", "high_water_mark", "partition")  # fmt: skip
 
     def __init__(
         self,
@@ -261,28 +265,32 @@ class Draft:
         limits: Limits,
         encode: Callable[[Any], bytes] | None = None,
     ) -> None:
-        self.partition = partition
-        self.high_water_mark = high_water_mark
-        self.bodies: list[tuple[int, bytes]] = []
-        self.locks: list[Lock] = []
-        self.operations: list[tuple[int, bytes, bytes]] = []
-        self.position: TransactionId | None = None
-        self.needs: Needs | None = None
-        self.size = 0
-        self.abandoned: str | None = None
+        self.partition: Final = partition
+        self.high_water_mark: Final = high_water_mark
+        self._bodies: list[tuple[int, bytes]] = []
+        self._locks: list[Lock] = []
+        self._operations: list[tuple[int, bytes, bytes]] = []
+        self._position: TransactionId | None = None
+        self._needs: Needs | None = None
+        self._size = 0
+        """Bytes of the bodies."""
+        self._abandoned: str | None = None
         self._operation_bytes = 0
         self._limits = limits
         self._encode = encode
         self._over = False
 
-    @property
-    def sent_bytes(self) -> int:
-        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
-        return self.size + LOCK_BYTES * len(self.locks) + self._operation_bytes
+    def _built(self) -> Built:
+        size = self._size + LOCK_BYTES * len(self._locks) + self._operation_bytes
+        return Built(
+            self.high_water_mark, tuple(self._bodies), tuple(self._locks), tuple(self._operations), self._position,
+            self._needs, size, self._abandoned,
+        )  # fmt: skip
 
-    def end(self) -> None:
+    def _finish(self) -> Built:
         """Refuse further calls: what they add would be lost."""
         self._over = True
+        return self._built()
 
     def _check_open(self) -> None:
         if self._over:
@@ -309,7 +317,7 @@ class Draft:
     def _lock(self, name: str, id: LockId, mode: LockMode) -> None:
         if self._over:
             self._check_open()
-        locks = self.locks
+        locks = self._locks
         if len(locks) >= self._limits.locks_max:
             raise TooManyLocks(
                 f"more than {self._limits.locks_max} locks on one transaction, which is the limit: lock coarser"
@@ -324,14 +332,14 @@ class Draft:
         """
         if self._over:
             self._check_open()
-        limits, bodies = self._limits, self.bodies
+        limits, bodies = self._limits, self._bodies
         body = checked_body(data if self._encode is None else self._encode(data), limits)
         if header or type(header) is not int:
             checked_header(header)
         bodies.append((header, body))
-        self.size += len(body)
+        self._size += len(body)
         if len(bodies) > 1:
-            check_group_size(len(bodies), self.size, limits)
+            check_group_size(len(bodies), self._size, limits)
 
     def expect(self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False) -> None:
         """Demand that a register equals a value, is absent, or is present: exactly one of the three.
@@ -360,7 +368,7 @@ class Draft:
         append is ordered. Raises `BadOption` for an invalid id.
         """
         self._add_operations([Expectation.position(checked_id("id", id, 0))], [])
-        self.position = id
+        self._position = id
 
     def need(self, *, copies: int = 0, zones: int = 0) -> None:
         """Demand that the append is on so many copies, in so many zones, before it counts as a success.
@@ -370,7 +378,7 @@ class Draft:
         `BadOption` for an invalid number.
         """
         self._check_open()
-        self.needs = checked_needs(copies, zones)
+        self._needs = checked_needs(copies, zones)
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a register, in one atomic step with the append.
@@ -388,9 +396,9 @@ class Draft:
     def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:
         self._check_open()
         checked = operations(expectations, changes)
-        self.operations += checked
+        self._operations += checked
         self._operation_bytes += bytes_of(checked)
-        _check_operations(len(self.operations), self._operation_bytes)
+        _check_operations(len(self._operations), self._operation_bytes)
 
     def abandon(self, reason: str | None = None) -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
@@ -399,19 +407,24 @@ class Draft:
         the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
         """
         self._check_open()
-        self.abandoned = "the context abandoned the transaction" if reason is None else str(reason)
+        self._abandoned = "the context abandoned the transaction" if reason is None else str(reason)
+
+    def _append_own(self, kind: OwnKind, data: bytes) -> None:
+        """Append a transaction of the library's own behind everything else in the draft.
+
+        It has to be the last: a draft's operations are sent with its last transaction, which the owner marks as the
+        library's own.
+        """
+        self._check_open()
+        self._bodies.append((int(kind), checked_body(data, self._limits)))
+        self._size += len(data)
+        self._operations.append((CHANGE + ChangeKind.OWN, b"", b""))
 
 
-def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
-    """Append a transaction of the library's own behind everything else in the draft.
-
-    It has to be the last: a draft's operations are sent with its last transaction, which the owner marks as the
-    library's own. No method of `Draft`, so that no application is offered it.
-    """
-    draft._check_open()
-    draft.bodies.append((int(kind), checked_body(data, draft._limits)))
-    draft.size += len(data)
-    draft.operations.append((CHANGE + ChangeKind.OWN, b"", b""))
+# For the library alone: no application is offered them as methods of its `tx`.
+append_own: Final = Draft._append_own
+built: Final = Draft._built
+finish: Final = Draft._finish
 
 
 def checked_needs(copies: int, zones: int) -> Needs | None:

@@ -45,7 +45,7 @@ class Turn:
         self._locks = locks
         """By hash of each lock that is checked: whether the context raises it, too."""
         self._lacking = len(locks)
-        """The number of queues in which this turn is not at the front. `Turns` writes it."""
+        """The number of queues in which this turn is not at the front."""
         self.waiter: Any = None
         """The future that waits for this turn; None for none. `TurnTaking` writes it."""
 
@@ -53,8 +53,15 @@ class Turn:
     def granted(self) -> bool:
         return self._lacking == 0
 
+    def at_front(self) -> bool:
+        """Note that it is at the front of one more of its queues; return whether it is granted by that."""
+        self._lacking -= 1
+        return self.granted
+
 
 class _Queue:
+    """The turns of one lock, and the clients that change it, too. `Turns` writes all fields."""
+
     __slots__ = ("granted", "own_commit", "rivals", "turns", "writers")
 
     def __init__(self) -> None:
@@ -87,10 +94,11 @@ def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
 
 
 class Turns:
-    """The turns of one client in one partition."""
+    """Decides which of a client's contexts runs next when several want the same locks of a partition, and how long it
+    lets rival clients go first."""
 
     def __init__(self, client_id: ClientId) -> None:
-        self.client_id = client_id
+        self._client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
         """By hash of a lock, the longest known first."""
         self._seen: dict[ClientId, TransactionId] = {}
@@ -103,8 +111,12 @@ class Turns:
         self._writers_first: TransactionId = 0
         self._taken = 0
         """Turns that wait or are held."""
-        self.round_s = _ROUND_S
+        self._round_s = _ROUND_S
         """Seconds that a turn takes, from its run to when its commit is applied: a moving average."""
+
+    def identify(self, client_id: ClientId) -> None:
+        """Go on as the client with this id, which it has been given anew."""
+        self._client_id = client_id
 
     @property
     def watching(self) -> bool:
@@ -171,8 +183,7 @@ class Turns:
                 break
             if turn not in queue.granted:
                 queue.granted.add(turn)
-                turn._lacking -= 1
-                if turn.granted:
+                if turn.at_front():
                     ready.append(turn)
             if writes:
                 break
@@ -221,7 +232,7 @@ class Turns:
         """Note a conflict: the client that wrote `by`, for which this turn was refused, is a rival, if it is another
         one."""
         client = self._writer_of(by)
-        if client is None or client == self.client_id:
+        if client is None or client == self._client_id:
             return
         self._seen[client] = max(by, self._seen.get(client, by))
         for hashed in turn._locks:
@@ -267,7 +278,7 @@ class Turns:
 
     def patience_s(self, turn: Turn, chance: float) -> float:
         """Return the seconds to wait for rivals; `chance`, from 0 to 1, is for the jitter."""
-        return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
+        return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self._round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
         """Stop waiting for the owed rivals, of which those are rivals no more that had `_MISSES_MAX` waits in vain."""
@@ -282,4 +293,4 @@ class Turns:
             self._forget_rivals(gone)
 
     def took(self, seconds: float) -> None:
-        self.round_s += 0.2 * (seconds - self.round_s)
+        self._round_s += 0.2 * (seconds - self._round_s)
