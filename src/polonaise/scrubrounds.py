@@ -18,7 +18,7 @@ P = TypeVar("P")
 class ScrubRounds(Generic[P]):
     """The rounds of one scrub, each with pieces to be read one after the other. Times are monotonic seconds."""
 
-    __slots__ = ("_bytes_per_s", "begin_s", "every_s", "free_s", "waiting")
+    __slots__ = ("_bytes_per_s", "_waiting", "begin_s", "every_s", "free_s")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
         """Begin rounds `every_s` seconds after each other or later, the first at `first_s`, and read at most
@@ -32,8 +32,8 @@ class ScrubRounds(Generic[P]):
         """When the next round may begin."""
         self.free_s = -inf
         """When anything may be read next: the rate is kept by this."""
-        self.waiting: deque[P] = deque()
-        """The pieces that this round has still to read; the first of them is the next one, or is being read."""
+        self._waiting: deque[P] = deque()
+        """The pieces that this round has still to read."""
         self.plan(first_s)
 
     def plan(self, at_s: float) -> None:
@@ -42,7 +42,21 @@ class ScrubRounds(Generic[P]):
 
     def begin(self, now_s: float, pieces: Iterable[P]) -> None:
         self.begin_s = now_s + self.every_s
-        self.waiting = deque(pieces)
+        self._waiting = deque(pieces)
+
+    @property
+    def next(self) -> P | None:
+        """The piece that is to be read next, or is being read; None if the round has none left."""
+        return self._waiting[0] if self._waiting else None
+
+    def done(self) -> bool:
+        """Go on behind the piece that was read; return whether the round is over by that."""
+        self._waiting.popleft()
+        return not self._waiting
+
+    def rest(self, until_s: float) -> None:
+        """Read nothing before this time."""
+        self.free_s = until_s
 
     def read(self, now_s: float, bytes_read: int) -> None:
         """Note that so many bytes were read."""

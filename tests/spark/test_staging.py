@@ -43,7 +43,7 @@ def rows_of(plan: Plan, objects: dict[str, bytes]) -> list[list[bytes]]:
             ]
             for ref in refs
         ]
-        group = joined([Block(raw) for raw in raws])
+        group = joined([Block.decode(raw) for raw in raws])
         ends = list(group.data_ends)
         bodies = [bytes(group.data[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)]
         assert list(group.data_crcs) == [crc32(body) for body in bodies]
@@ -89,7 +89,7 @@ def test_headers_and_locks_go_with_their_rows_through_blocks_that_are_joined() -
         bare = piece([b"x", b"y", b"z"])
         stage.add(0, RowColumns(np.array([-1, 0, 7], np.int32), bare.crcs, bare.lengths, bare.data, held))
         staged = stage.finish()
-        blocks = [Block(staged.inline[ref.offset : ref.offset + ref.length]) for ref in staged.blocks]
+        blocks = [Block.decode(staged.inline[ref.offset : ref.offset + ref.length]) for ref in staged.blocks]
         group = joined(blocks)
         assert len(blocks) == 2
         assert list(group.headers) == [-1, 0, 7]
@@ -149,10 +149,10 @@ async def test_staged_rows_that_changed_are_never_published(store: ObstoreStore)
 
 def test_bytes_that_are_no_block_are_refused() -> None:
     block = staged_by([{0: [b"abc"]}], {}, inline=True)[0].inline
-    Block(block)
+    Block.decode(block)
     for damaged in (b"", block[:-1], b"x" + block[1:], block + b"x"):
         with raises_code("sink_state_damaged"):
-            Block(damaged)
+            Block.decode(damaged)
 
 
 def test_a_register_that_no_sink_wrote_is_refused() -> None:

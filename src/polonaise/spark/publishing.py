@@ -471,7 +471,7 @@ class RealPublicationPort:
 
     async def _group(self, plan: Plan, refs: Iterable[BlockRef]) -> Group:
         raws = [await self._raw(plan, ref) for ref in refs]
-        return Group.of([]) if not raws else blocks.joined([blocks.Block(raw) for raw in raws])
+        return Group.of([]) if not raws else blocks.joined([blocks.Block.decode(raw) for raw in raws])
 
     async def _raw(self, plan: Plan, ref: BlockRef) -> bytes:
         if ref.object == INLINE:

@@ -196,7 +196,7 @@ def answers(talk: Talk, event: str) -> list[Message]:
 
 def test_a_batch_is_measured_from_its_oldest_append_to_its_commit() -> None:
     talk = Talk.ready().hear("x appends 1", "time 0.4", "x appends 2 3", "turn", "time 0.004", "A B store 2")
-    counts, latencies = talk.owner.counts, talk.owner.counts._latencies
+    counts, latencies = talk.owner._counts, talk.owner._counts._latencies
     assert (counts["committed_batches"], counts["committed_transactions"]) == (1, 1)
     assert latencies.counts[BOUNDS_S.index(0.5)] == 1
     talk("A B store 3")
@@ -207,14 +207,14 @@ def test_a_batch_is_measured_from_its_oldest_append_to_its_commit() -> None:
 
 def test_what_a_recovery_kept_is_measured_with_the_pause() -> None:
     talk = Talk.ready().hear("x appends 1", "C fails", "time 3", "session 2 at 0 of A B")
-    latencies = talk.owner.counts._latencies
+    latencies = talk.owner._counts._latencies
     assert talk.owner.counts["committed_transactions"] == 1
     assert latencies.counts[BOUNDS_S.index(5.0)] == 1
 
 
 def test_an_append_that_was_refused_does_not_make_the_next_one_look_older() -> None:
     talk = Talk.ready().hear("x appends 1:k", "A B store 2", "x appends 2:k", "time 2", "x appends 3", "A B store 3")
-    latencies = talk.owner.counts._latencies
+    latencies = talk.owner._counts._latencies
     assert talk.owner.counts["refused"] == 1
     assert sum(latencies.counts) == 2
     assert latencies.total < 0.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -24,8 +25,8 @@ class ToldWorker:
     """What the lease of a member, or of a partition that a member works on, tells."""
 
     def __init__(self, holder: int, note: bytes) -> None:
-        self.holder = holder
-        self.note = note
+        self.holder: Final = holder
+        self.note: Final = note
 
     @cached_property
     def told(self) -> dict[str, Any]:
@@ -43,13 +44,13 @@ class ToldWorker:
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
+@dataclass(frozen=True)
 class ToldGroup:
     """What the leases of one group tell, at one moment."""
 
-    def __init__(self) -> None:
-        self.members: dict[int, ToldWorker] = {}
-        self.workers: dict[PartitionId, ToldWorker] = {}
-        """The members that work on partitions."""
+    members: Mapping[int, ToldWorker] = field(default_factory=dict)
+    workers: Mapping[PartitionId, ToldWorker] = field(default_factory=dict)
+    """The members that work on partitions."""
 
     @property
     def lag(self) -> int | None:
@@ -87,15 +88,13 @@ def partition_lease(group: str, partition: PartitionId) -> str:
 
 def told_groups(leases: Iterable[ListedLease]) -> dict[str, ToldGroup]:
     """Return by name, in order, the groups that these leases are of. Other leases are passed over."""
-    groups: dict[str, ToldGroup] = {}
+    told: dict[str, dict[str, dict[int, ToldWorker]]] = {}
     for lease in leases:
         if (named := _NAME.fullmatch(lease.name)) is None:
             continue
         name, kind, number = named.groups()
-        group = groups.setdefault(name, ToldGroup())
-        among = group.members if kind == _MEMBER else group.workers
-        among[int(number)] = ToldWorker(lease.holder, lease.note)
-    return dict(sorted(groups.items()))
+        told.setdefault(name, {_MEMBER: {}, _PARTITION: {}})[kind][int(number)] = ToldWorker(lease.holder, lease.note)
+    return {name: ToldGroup(told[name][_MEMBER], told[name][_PARTITION]) for name in sorted(told)}
 
 
 class NextMove(NamedTuple):

@@ -81,7 +81,8 @@ Step: TypeAlias = ListStore | Verify | Pause
 
 
 class FragmentScrub:
-    """The decisions of the scrub. Times are monotonic seconds unless their names say otherwise."""
+    """Decides which fragment is read through next, and keeps which are damaged. Times are monotonic seconds unless
+    their names say otherwise."""
 
     __slots__ = ("_again", "_again_s", "_refused", "_rounds", "_unrepaired", "scrubbed")
 
@@ -126,8 +127,8 @@ class FragmentScrub:
         for due_s, verify in self._again.values():
             if due_s <= now_s:
                 return verify
-        if rounds.waiting:
-            return rounds.waiting[0]
+        if rounds.next is not None:
+            return rounds.next
         if now_s >= rounds.begin_s:
             return ListStore()
         return Pause(min([rounds.begin_s, *(due_s for due_s, _ in self._again.values())]) - now_s)
@@ -204,7 +205,7 @@ class FragmentScrub:
         """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
         # Everything waits, repairs too: they are written to the same store.
         self.scrubbed = replace(self.scrubbed, trouble=why)
-        self._rounds.free_s = now_s + self._again_s
+        self._rounds.rest(now_s + self._again_s)
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
         """Record why the damage of a fragment is not repaired, or when it was."""
@@ -218,12 +219,12 @@ class FragmentScrub:
     def _done(self, wall_us: int, name: FragmentName) -> None:
         """Take the fragment off the round, and end the round after the last one."""
         self._again.pop(name, None)
-        waiting = self._rounds.waiting
-        if waiting and waiting[0].name == name:
-            waiting.popleft()
+        read = self._rounds.next
+        if read is not None and read.name == name:
+            self._rounds.done()
             self.scrubbed = replace(self.scrubbed, fragments=self.scrubbed.fragments + 1)
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
-        if not self._rounds.waiting:
+        if self._rounds.next is None:
             self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)

@@ -49,10 +49,11 @@ class _Hardship:
     grace_s: float
     counted_s: float = 0.0
     faults: int = 0
+    """Those that are counted in `counted_s`."""
     until_s: float | None = None
     """Until when it stays given up, if it is."""
     ended_s: float | None = None
-    """When it was last taken back."""
+    """When it last ceased to be given up."""
 
     def look(self, struggle: Struggle, step_s: float, now_s: float, *, stopped: bool) -> None:
         """Count one look, `step_s` seconds after the last; `stopped`: the server itself was stopped in between."""
@@ -72,6 +73,15 @@ class _Hardship:
             self.until_s = now_s + _HOLD * self.grace_s
         elif not self.counted_s:
             self.take_back(now_s)
+
+    def owned_anew(self, faults: int) -> None:
+        """Count faults from 0 if there are fewer than before: counts begin anew with each ownership."""
+        self.faults = min(self.faults, faults)
+
+    def keep(self, now_s: float) -> None:
+        """Keep it given up for its grace at least: nobody can tell whether it could be served."""
+        if self.until_s is not None:
+            self.until_s = max(self.until_s, now_s + self.grace_s)
 
     def take_back(self, now_s: float) -> None:
         """Give it up no more; the next time is later."""
@@ -122,12 +132,11 @@ class GivingUp:
         for partition, trouble in list(self._partitions.items()):
             if partition in partitions:
                 struggle = struggles.get(partition, FARES_WELL)
-                # Counts begin anew with each ownership.
-                trouble.faults = min(trouble.faults, struggle.faults)
+                trouble.owned_anew(struggle.faults)
                 trouble.look(struggle, step_s, now_s, stopped=stopped)
             elif trouble.until_s is not None:
-                if not connected:  # nobody can tell whether it could be served
-                    trouble.until_s = max(trouble.until_s, now_s + trouble.grace_s)
+                if not connected:
+                    trouble.keep(now_s)
                 elif now_s >= trouble.until_s:
                     trouble.take_back(now_s)
             elif trouble.ended_s is None or now_s - trouble.ended_s > _FORGIVEN * trouble.grace_s:

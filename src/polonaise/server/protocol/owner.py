@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Final
 
 from polonaise.errors import Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.histogram import Histogram
@@ -110,6 +111,9 @@ class OwnerCounts(dict[str, int]):
         self._latencies = latencies or Histogram()
         self._received_s: list[float] = []
 
+    def add(self, name: str, count: int = 1) -> None:
+        self[name] += count
+
     def committed(self, batch: SealedBatch) -> None:
         self["committed_batches"] += 1
         self["committed_transactions"] += batch.last - batch.first + 1
@@ -148,25 +152,25 @@ class PartitionOwner:
         changes: ReadinessChanges | None = None,
     ) -> None:
         """`latencies` takes the time from append to commit of each batch, `changes` counts what happens to sessions."""
-        self.partition = partition
-        self.generation = generation
+        self.partition: Final = partition
+        self.generation: Final = generation
         self._settings = settings
         self.session: Session | None = None
         self.committed: TransactionId = NO_TRANSACTION
         """The last transaction that this owner has proved committed. Only a reset of the log's head lowers it."""
         self._last_crc = 0
         self._last_session: SessionId = NO_SESSION
-        self.registers = CommittedRegisters(settings.listing_count_max)
+        self.registers: Final = CommittedRegisters(settings.listing_count_max)
         self.cache = TailCache(settings.cache_bytes_max)
         self._out = EffectsInOrder()
-        self.feeds = Feeds(partition, generation, settings, self.cache)
-        self.leases = LeaseTable()
+        self.feeds: Final = Feeds(partition, generation, settings, self.cache)
+        self.leases: Final = LeaseTable()
         self._answers = Answers(generation, settings, self.feeds, self.registers, self.leases)
         self._proofs = CopyProofs(partition)
-        self.readiness = Readiness(partition, changes)
+        self.readiness: Final = Readiness(partition, changes)
         self.stopped: PolonaiseError | None = None
         """Why the ownership has ended; None while it lasts."""
-        self.counts = OwnerCounts(latencies)
+        self._counts = OwnerCounts(latencies)
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()
         self._undecided: list[SealedBatch] = []
@@ -177,7 +181,7 @@ class PartitionOwner:
     @property
     def proved(self) -> TransactionId | None:
         """The committed high-water mark; None before the first session has proved any."""
-        return self.committed if self.counts["sessions"] else None
+        return self.committed if self._counts["sessions"] else None
 
     @property
     def known(self) -> Known:
@@ -193,6 +197,11 @@ class PartitionOwner:
     def waiting(self) -> tuple[int, int]:
         """The append frames and requests in the inbox: their number, and the bytes of the appends."""
         return len(self._inbox), self._inbox.bytes
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """A copy of what was counted so far: see `OwnerCounts`."""
+        return dict(self._counts)
 
     @property
     def at_rest(self) -> bool:
@@ -215,7 +224,7 @@ class PartitionOwner:
         reset = headreset.unrecorded(started.value, started.closing)
         was_reset = headreset.carried_out_since(started.value, self._last_session)
         self._last_session, self._lacking = self.session.id, ""
-        self.counts["sessions"] += 1
+        self._counts.add("sessions")
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         self.readiness.change_pending(started.value)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
@@ -239,7 +248,7 @@ class PartitionOwner:
         # request had come, which proves more than a barrier would.
         for pending in self._answers.take_unanswered():
             self._prove(pending, now)
-        self.counts.measure(now.monotonic_s)
+        self._counts.measure(now.monotonic_s)
         # New appends last: they are judged against the locks and registers with which this session starts.
         self._pump(now)
         return self._out.taken()
@@ -366,7 +375,7 @@ class PartitionOwner:
                 self._commit(sent.batch)
             for pending in sent.requests:
                 self._prove(pending, now)
-        self.counts.measure(now.monotonic_s)
+        self._counts.measure(now.monotonic_s)
         if self.committed - current.closing >= self._settings.checkpoint_transactions:
             self._end_session("checkpoint", now)
         # At once: the acknowledgement is what a full window waited for, and what has come meanwhile is a batch by now.
@@ -377,7 +386,7 @@ class PartitionOwner:
         """Note that a batch is committed: tell the refusals that rest on it, then feed it."""
         self.committed = batch.last
         self._last_crc = batch.crc
-        self.counts.committed(batch)
+        self._counts.committed(batch)
         if self.readiness.committed():
             self._tell_trouble("")
         columns = Batch(memoryview(batch.raw))
@@ -419,7 +428,7 @@ class PartitionOwner:
         mount = self.feeds.mount_of(client_id, connection)
         if mount is None:
             # Void without a word: the client has left or mounted anew, and learns of these by its next READY.
-            self.counts["void_appends"] += appends.count
+            self._counts.add("void_appends", appends.count)
             return []
         if generation != self.generation:
             # The generation is part of a request id, and batches record this owner's. Ordered here, the append would be
@@ -488,7 +497,7 @@ class PartitionOwner:
         if not self.feeds.is_current(mount):
             # The client has left or mounted anew while these waited. What an older mount sent is void: by READY the
             # client takes everything for lost that it was not fed, and it may append it again.
-            self.counts["void_appends"] += entry.appends.count
+            self._counts.add("void_appends", entry.appends.count)
             return
         order.received(entry.until_s - self._settings.inbox_s_max)
         try:
@@ -501,7 +510,7 @@ class PartitionOwner:
             return
         session.judged(entry, refusals)
         if refusals:
-            self.counts.judged(refusals, order, session.closing)
+            self._counts.judged(refusals, order, session.closing)
         told = []
         for refusal in refusals:
             if refusal.rests_on <= self.committed:
@@ -655,7 +664,7 @@ class PartitionOwner:
         # Only appends that were never ordered have a deadline here. One that was ordered may be on a disk, and so can
         # no more be refused by time: its fate is a commit, or the end of its session.
         for entry in self._inbox.take_late_appends(now.monotonic_s):
-            self.counts["expired"] += entry.appends.count
+            self._counts.add("expired", entry.appends.count)
             if self.feeds.is_current(entry.mount):
                 self._out.add(*self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.DEADLINE))
         return self._out.taken()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -53,13 +53,21 @@ def encode(
     return b"".join([head, *parts, *data])
 
 
-class Block:
-    """A decoded block. Its columns are views of `raw`, not copies."""
+class Block(NamedTuple):
+    """A decoded block. Its columns are views of its bytes, not copies."""
 
-    __slots__ = ("crcs", "data", "ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
+    headers: np.ndarray[Any, Any]
+    crcs: np.ndarray[Any, Any]
+    ends: np.ndarray[Any, Any]
+    data: memoryview
+    lock_ends: np.ndarray[Any, Any]
+    lock_hashes: np.ndarray[Any, Any]
+    lock_modes: np.ndarray[Any, Any]
 
-    def __init__(self, raw: Buffer) -> None:
-        """Decode `raw`. Raises `sink_state_damaged` unless it is one whole block of this version."""
+    @classmethod
+    def decode(cls, raw: Buffer) -> Block:
+        """Return the block with these bytes. Raises `sink_state_damaged` unless it is one whole block of this
+        version."""
         try:
             magic, version, flags, count, size, locks = _HEADER.unpack_from(raw)
         except struct.error:
@@ -73,19 +81,17 @@ class Block:
                 "or write them under another txnAppId",
             )
         at = _HEADER.size
-        self.headers = np.frombuffer(raw, "<i4", count, at)
-        self.crcs = np.frombuffer(raw, "<u4", count, at + 4 * count)
-        self.ends = np.frombuffer(raw, "<u4", count, at + 8 * count)
+        headers = np.frombuffer(raw, "<i4", count, at)
+        crcs = np.frombuffer(raw, "<u4", count, at + 4 * count)
+        ends = np.frombuffer(raw, "<u4", count, at + 8 * count)
         at += 12 * count
         if flags & LOCKS:
-            self.lock_ends = np.frombuffer(raw, "<u4", count, at)
-            self.lock_hashes = np.frombuffer(raw, "<u8", locks, at + 4 * count)
-            self.lock_modes = np.frombuffer(raw, "u1", locks, at + 4 * count + 8 * locks)
-            at += lock_bytes
+            lock_ends = np.frombuffer(raw, "<u4", count, at)
+            lock_hashes = np.frombuffer(raw, "<u8", locks, at + 4 * count)
+            lock_modes = np.frombuffer(raw, "u1", locks, at + 4 * count + 8 * locks)
         else:
-            self.lock_ends = np.zeros(count, "<u4")
-            self.lock_hashes, self.lock_modes = np.zeros(0, "<u8"), np.zeros(0, "u1")
-        self.data = memoryview(raw)[at:]
+            lock_ends, lock_hashes, lock_modes = np.zeros(count, "<u4"), np.zeros(0, "<u8"), np.zeros(0, "u1")
+        return cls(headers, crcs, ends, memoryview(raw)[at + lock_bytes :], lock_ends, lock_hashes, lock_modes)
 
 
 def joined(blocks: Sequence[Block]) -> Group:

@@ -30,6 +30,8 @@ _INT32: Final = Span(-(2**31), 2**31 - 1)
 
 
 class _Term(NamedTuple):
+    """One comparison of a column with a value."""
+
     column: str
     operator: str
     value: str

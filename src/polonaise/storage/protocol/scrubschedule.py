@@ -92,7 +92,7 @@ class Scrub:
         rounds = self._rounds
         if now_s < rounds.free_s:
             return Rest(rounds.free_s - now_s)
-        if not rounds.waiting:
+        if rounds.next is None:
             if now_s < rounds.begin_s:
                 return Rest(rounds.begin_s - now_s)
             rounds.begin(now_s, sorted(partitions))
@@ -100,10 +100,10 @@ class Scrub:
             self.scrubbed = replace(
                 self.scrubbed, partitions=0, partitions_of=len(partitions), skipped=0, bytes=0, started_us=wall_us
             )
-            if not rounds.waiting:
+            if rounds.next is None:
                 self._end_round(wall_us)
                 return Rest(rounds.every_s)
-        return Look(rounds.waiting[0], self._first)
+        return Look(rounds.next, self._first)
 
     def looked(self, now_s: float, wall_us: int, bytes_read: int, following: TransactionId | None) -> None:
         """Note that `bytes_read` bytes were good, and go on from the id `following`; None: the partition is done."""
@@ -121,7 +121,9 @@ class Scrub:
 
     def damaged(self, wall_us: int, what: str) -> None:
         """Note a damage, and leave the partition until the next round: what follows the damage is copied anew."""
-        damage = ScrubDamage(self._rounds.waiting[0], what, wall_us)
+        damaged = self._rounds.next
+        assert damaged is not None
+        damage = ScrubDamage(damaged, what, wall_us)
         damages = [*self.scrubbed.damages, damage]
         if len(damages) > DAMAGES_MAX:  # rather one that is repaired: the others have to be seen to be repaired, too
             gone = damages.pop(next((index for index, each in enumerate(damages) if each.repaired_us), 0))
@@ -146,10 +148,10 @@ class Scrub:
         )
 
     def _end_partition(self, wall_us: int) -> None:
-        self._rounds.waiting.popleft()
+        over = self._rounds.done()
         self._first = 0
         self.scrubbed = replace(self.scrubbed, partitions=self.scrubbed.partitions + 1)
-        if not self._rounds.waiting:
+        if over:
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
