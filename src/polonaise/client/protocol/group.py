@@ -39,7 +39,8 @@ class Group:
     (int32), `data_crcs`, the CRC-32 of the body (uint32), and `data_ends`, the offset in `data` just behind the body
     (uint32). Where there are locks: for each transaction `lock_ends`, the number of locks of all transactions up to and
     with this one (uint32), and for each lock `lock_hashes` (uint64) and `lock_modes` (a byte). A lock that is raised is
-    raised to the id of the transaction that carries it. Raises `BadOption` for columns that do not fit together.
+    raised to the id of the transaction that carries it. `data` is not copied, and is not to be changed as long as the
+    append is pending. Raises `BadOption` for columns that do not fit together.
     """
 
     __slots__ = ("data", "data_crcs", "data_ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
@@ -54,13 +55,13 @@ class Group:
         lock_hashes: Buffer = b"",
         lock_modes: Buffer = b"",
     ) -> None:
-        self.headers = _column("headers", "i", headers)
-        self.data_crcs = _column("data_crcs", "I", data_crcs)
-        self.data_ends = _column("data_ends", "I", data_ends)
-        self.data = data
-        self.lock_ends = _column("lock_ends", "I", lock_ends)
-        self.lock_hashes = _column("lock_hashes", "Q", lock_hashes)
-        self.lock_modes = bytearray(lock_modes)
+        self.headers: Final = _column("headers", "i", headers)
+        self.data_crcs: Final = _column("data_crcs", "I", data_crcs)
+        self.data_ends: Final = _column("data_ends", "I", data_ends)
+        self.data: Final = data
+        self.lock_ends: Final = _column("lock_ends", "I", lock_ends)
+        self.lock_hashes: Final = _column("lock_hashes", "Q", lock_hashes)
+        self.lock_modes: Final = bytes(lock_modes)
         self._check()
 
     @classmethod
@@ -136,7 +137,8 @@ class Group:
         columns.client_high_water_marks = array("q", [client_high_water_mark]) * count
         columns.headers, columns.data_crcs, columns.data_ends = self.headers, self.data_crcs, self.data_ends
         columns.data, columns.data_bytes = [self.data], len(self.data)
-        columns.lock_ends, columns.lock_hashes, columns.lock_modes = self.lock_ends, self.lock_hashes, self.lock_modes
+        columns.lock_ends, columns.lock_hashes = self.lock_ends, self.lock_hashes
+        columns.lock_modes = bytearray(self.lock_modes)
         # One group: the owner decides on all of it at its last transaction, which carries its operations.
         columns.group_ends = bytearray(count - 1) + b"\1"
         columns.operations = [Operation(count - 1, kind, key, value) for kind, key, value in operations]

@@ -37,7 +37,8 @@ class Once(NamedTuple):
 
 
 class OnceRecord(NamedTuple):
-    """The record of a key, as the log and the view keep it."""
+    """What the first use of a `log.once` key has done, kept in the log and by views so that a second use appends
+    nothing."""
 
     key: str
     request: str

@@ -103,9 +103,10 @@ class Outstanding:
         self.count = 0
         """Pending transactions."""
         self.bytes = 0
-        """Their size."""
+        """Bytes of the pending transactions."""
         self.sent = 0
-        """The highest that was sent, or withdrawn behind all that was; 0 for none. `PartitionAppends` writes it."""
+        """The highest sequence that was sent, or withdrawn behind all that was; 0 for none. `PartitionAppends` writes
+        it."""
         self.mounted_after = 0
         """The highest sequence sent before the present mount; 0 once that is ready. `PartitionAppends` writes it.
         Refusals of these may have been told to an older mount, and lost with it."""

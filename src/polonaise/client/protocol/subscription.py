@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from polonaise.errors import ClientAhead, LogForked, OutOfOrder
 from polonaise.log.batch import Batch
@@ -86,7 +87,7 @@ class Subscription:
     __slots__ = ("_expecting_first", "_mounted_at", "continuity", "generation_known", "judged")
 
     def __init__(self, client_high_water_mark: TransactionId) -> None:
-        self.continuity = Continuity(client_high_water_mark + 1)
+        self.continuity: Final = Continuity(client_high_water_mark + 1)
         self.judged = client_high_water_mark
         self.generation_known: Generation = 0
         """The largest generation of the partition seen so far; `Mounting` raises it to that of the assignment."""

@@ -61,15 +61,15 @@ class PeerGreeting:
         self.accepted: Final = accepted
         self._tells_strangers: Final = tells_strangers
         self.barred: PolonaiseError | None = None
-        """Why the peer is refused whatever its hello says. The shell may write it."""
+        """Why the peer is refused whatever its hello says. `Connection.bar` writes it."""
         self.peer: Hello | None = None
         """None until it has been checked. Only `admit` writes it, once."""
         self.peer_role = 0
         """0 until version, role and certificate were found right; the hello may still be refused for its cluster. Only
         `admit` writes it."""
         self.peer_name = "a peer that has not said hello"
-        """Fit for a line of a log. `admit` writes it, and later the shell, for a user of the connection who knows a
-        better name."""
+        """What the peer is called in logs and messages. `admit` writes it, and later `Connection.call_peer`, for a user
+        of the connection who knows a better name."""
 
     def hear(self, message: Message) -> Hello | PolonaiseError:
         """Return the hello that a first message has to be, to be compared with the certificate, or a refusal."""

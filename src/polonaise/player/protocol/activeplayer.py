@@ -66,14 +66,14 @@ class ActivePlayer:
         self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings, last_term: Term = 0
     ) -> None:
         """Begin without targets: the first `tick` opens streams to those added. All terms are above `last_term`."""
-        self.epoch = epoch
+        self.epoch: Final = epoch
         self.targets: dict[TargetName, TargetStream] = {}
-        self.partitions = {partition: MainStream() for partition in partitions}
+        self.partitions: Final = {partition: MainStream() for partition in partitions}
         self.superseded = ""
         """Why this player has stood down; empty while it is active."""
         self.finishing = False
         """Whether nothing is sent any more."""
-        self.settings = settings
+        self.settings: Final = settings
         self._reads = 0
         """The number of the last read for a target, never given again."""
         self._last_term = last_term

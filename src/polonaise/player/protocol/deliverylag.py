@@ -34,7 +34,7 @@ class MainHistory:
 
     def __init__(self, first: TransactionId, points_max: int = POINTS_MAX) -> None:
         """Begin with a main stream whose first transaction is `first`; keep up to `points_max` points, 64 or more."""
-        self.first = first
+        self.first: Final = first
         self._points_max = points_max
         self._points: list[_Point] = []
 

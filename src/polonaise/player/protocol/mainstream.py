@@ -26,7 +26,7 @@ class MainStream:
     asked: bool = False
     """Whether an answer is waited for."""
     known: TransactionId = NO_TRANSACTION
-    """What `mark` was when that was asked: an answer below it is another log's."""
+    """The value of `mark` when the request under way was asked; an answer below it comes from another log."""
     ask_again: bool = False
     """Whether somebody needs the answer to a later request than the one under way."""
     follows: int = 0

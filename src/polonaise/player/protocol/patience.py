@@ -116,10 +116,13 @@ class TargetPatience:
 
 
 class _Wait:
+    """What is waited for of one partition. `TargetPatience` writes `numbers` and `progress_at_s`, too."""
+
     __slots__ = ("before", "numbers", "progress_at_s", "since_s")
 
     def __init__(self, before: int, now_s: float) -> None:
         self.numbers: deque[int] = deque()
+        """Of the batches in flight."""
         self.began(before, now_s)
 
     def began(self, before: int, now_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.terms import PartitionId, TransactionId
@@ -32,7 +33,7 @@ class Reception:
     """
 
     def __init__(self, fence: Fence) -> None:
-        self.fence = fence
+        self.fence: Final = fence
         self._refused: set[PartitionId] = set()
 
     @staticmethod

@@ -59,9 +59,9 @@ class TargetPartition:
         start_after: TransactionId,
     ) -> None:
         """Begin away. The target gets nothing up to `start_after`, whatever it has applied."""
-        self.partition = partition
-        self.main = main
-        self.start_after = start_after
+        self.partition: Final = partition
+        self.main: Final = main
+        self.start_after: Final = start_after
         self.state: PairState = _AWAY
         self.acked: TransactionId = NO_TRANSACTION
         """The last id that the target is known to have applied; -1 for none."""
@@ -70,7 +70,7 @@ class TargetPartition:
         self.passed: TransactionId = NO_TRANSACTION
         """Up to where the target had applied all that is its own, when it was last served."""
         self.batch_entries_max = settings.batch_entries_max
-        """Half as many for each time that the target came to nothing with more."""
+        """The most entries in the next batch; halved each time the target hangs, doubled with progress."""
         self.trouble = ""
         """Why the delivery was halted or its stream ended last, until the target goes on, or lacks nothing."""
         self.given_up = ""

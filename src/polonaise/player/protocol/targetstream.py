@@ -33,8 +33,7 @@ class StreamState(enum.Enum):
 
 
 class TargetStream:
-    """One target's pairs with all partitions, and the one stream that they share. Fields are written here alone, but
-    where `ActivePlayer` is named."""
+    """One target as the active player sees it: the stream to it, and for each partition how far delivery has come."""
 
     def __init__(
         self,
@@ -45,20 +44,22 @@ class TargetStream:
         last_term: Term = 0,
     ) -> None:
         """Begin without a stream, to be opened at once, under terms above `last_term`."""
-        self.name = name
+        self.name: Final = name
         self.term: Term = last_term
-        """Each attempt to open a stream has its own. `ActivePlayer` raises it to one that the target keeps."""
+        """The term of the stream that was opened last. `open` raises it by one; `ActivePlayer.fenced` raises it to the
+        term that the target keeps."""
         self.state = StreamState.DOWN
         self.reason = "not tried yet"
         """Why there is no stream, or why the last one ended."""
         self.retry_at_s = -inf
         """When the next stream is opened, in monotonic seconds, while there is none."""
         self.writing = False
-        """Whether the stream has not said yet that it takes more than it was handed. `ActivePlayer` clears it."""
+        """Whether the stream has not said yet that it takes more than it was handed. `ActivePlayer.written` clears
+        it."""
         self.in_flight_bytes = 0
         """Sent and not acknowledged, of all partitions."""
         budget = QueueBudget(settings)
-        self.pairs = {
+        self.pairs: Final = {
             partition: TargetPartition(partition, main, settings, budget, start_after.get(partition, NO_TRANSACTION))
             for partition, main in partitions.items()
         }
@@ -71,7 +72,7 @@ class TargetStream:
         with what it was sent before."""
         self.open_s_max = settings.open_s_max
         """How long the target may take to accept the next stream."""
-        self.patience = TargetPatience(settings)
+        self.patience: Final = TargetPatience(settings)
         self._up_since_s = inf
         self._opening_since_s = inf
         self._pause_s = settings.retry_s_min

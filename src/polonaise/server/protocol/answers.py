@@ -27,7 +27,7 @@ from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 
 
 class Given(NamedTuple):
-    """What comes of a request that is proved."""
+    """The answer to a request that is proved, as effects."""
 
     effects: list[Effect]
     mount: ClientMount | None = None

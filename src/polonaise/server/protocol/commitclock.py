@@ -37,12 +37,16 @@ _FOLLOWED_US: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
+    """Another server's clock as it was measured last."""
+
     measure: PeerClock
     since_s: float
     """Since when it goes as it does now: -inf if it has not jumped since it was first measured."""
 
 
 class _Verdict(Enum):
+    """What the clocks of others say of this one."""
+
     UNKNOWN = 0
     WITHIN = 1
     OFF = 2

@@ -55,6 +55,8 @@ class ReleasedLeases(NamedTuple):
 
 
 class _Granted(NamedTuple):
+    """A lease that somebody holds."""
+
     holder: int
     duration_ms: int
     until_s: float

@@ -30,7 +30,7 @@ _APPEND: Final = int(LockMode.APPEND)
 
 
 class LockTable:
-    """The lock estimates of one partition in one session.
+    """Estimates for each lock of a partition which transaction raised it last; one table for each session.
 
     Every entry starts at the committed high-water mark of the session's start: which locks were raised before is
     unknown, so all of them count as raised there.

@@ -49,8 +49,8 @@ class ClientMount:
 
     def __init__(self, client_id: ClientId, connection: Hashable, message: Mount) -> None:
         self.client_id = client_id
-        self.connection = connection
-        self.connection_sequence = message.connection_sequence
+        self.connection: Final = connection
+        self.connection_sequence: Final = message.connection_sequence
         self.next_id = message.client_high_water_mark + 1
         self.credit = message.credit
         """The bytes of feed that the client still takes. `PartitionOwner.credit` raises it, `take` lowers it."""

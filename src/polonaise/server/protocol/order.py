@@ -137,14 +137,14 @@ class Order:
         can_have: Callable[[Needs], bool] = lambda needs: True,
     ) -> None:
         """Begin at the end of the log. `can_have` tells whether the session's replicas can be what an append needs."""
-        self.partition = partition
-        self.generation = generation
-        self.session = session
+        self.partition: Final = partition
+        self.generation: Final = generation
+        self.session: Final = session
         self.next_id = closing + 1
         self.registers = registers
         """The registers as they are after everything ordered so far, committed or not."""
         self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
-        self.locks = locks
+        self.locks: Final = locks
         """The locks as they are after everything ordered so far."""
         self._evidence = evidence
         self._can_have = can_have

@@ -100,12 +100,15 @@ class ReadinessChanges:
 
 
 class Closing(Protocol):
+    """A connection, of which only its end matters here."""
+
     @property
     def closed(self) -> PolonaiseError | None: ...
 
 
 class Proved(NamedTuple):
-    """The answer of a replica, and its connection: another life may have another directory."""
+    """What a replica has proved of its copy, and on which connection: after another start it may have another
+    directory."""
 
     answer: ReplicaAnswer
     connection: Closing
@@ -130,11 +133,11 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """Why there is no session; empty while there is one."""
         self.elsewhere = False
-        """Whether another server may have what there is no session for want of, as its way to storage nodes: not so for
-        the coordinator, for an operator, or for replicas or fragments that answer and can't be believed."""
+        """Whether another server might start the session: true when this one lacks only its own way to storage
+        nodes."""
         self.blocked: PolonaiseError | None = None
         """The error with which requests are refused while only an operator can help; None otherwise."""
-        self.faults = SessionFaults()
+        self.faults: Final = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members without which the last session started, each with why it is not up to date ("" if unknown)."""
         self.added: dict[StorageId, str] = {}

@@ -96,13 +96,13 @@ class Session:
         started: StartedSession,
         now: Moment,
     ) -> None:
-        self.id = started.value.session
+        self.id: Final = started.value.session
         self.value = started.value
         """The partition's value at the coordinator. `PartitionOwner.change_pending` writes a change into it."""
-        self.closing = started.closing
+        self.closing: Final = started.closing
         # Locks and registers start from `closing` in each session, also under the same owner: appends of the last
         # session may have raised locks and changed registers, and then not be in the log.
-        self.order = Order(
+        self.order: Final = Order(
             partition=partition,
             generation=generation,
             session=started.value.session,
@@ -114,9 +114,9 @@ class Session:
             evidence=settings.evidence,
             can_have=self.can_have,
         )
-        self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
-        self.zones = started.zones
-        """By these it proves that an append is in as many as it needs."""
+        self.engaged: Final[Mapping[StorageId, Hashable]] = dict(started.engaged)
+        self.zones: Final = started.zones
+        """The zone of each storage node that has one; an append's need of zones is checked against it."""
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged, started.value.required)
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
@@ -130,8 +130,8 @@ class Session:
         """How long a quorum takes to sync a batch: the longest of late, less with each quicker one."""
         self._sent_next = started.closing + 1
         self._sent_s = now.monotonic_s
-        self.pace_s = started.pace_s
-        self.rests_until_s = now.monotonic_s + _RESTS * started.pace_s
+        self.pace_s: Final = started.pace_s
+        self.rests_until_s: Final = now.monotonic_s + _RESTS * started.pace_s
         """Until when the session is not ended only to let a replica back in, in monotonic seconds."""
 
     # ------------------------------------------------------------------ what is to be sent

@@ -57,7 +57,7 @@ class TellEnd(NamedTuple):
 
 
 class TellEmptied(NamedTuple):
-    """Answer with how much smaller the log's segments are than `bytes`, once the earlier actions are carried out."""
+    """Answer how many bytes emptying the copy has freed, once the actions before this one are carried out."""
 
     bytes: int
     """The size of the log's segments before it was emptied."""
@@ -104,8 +104,9 @@ class StoreRequest(NamedTuple):
 class Replica:
     """Decides what to do about each message in the replica's queue.
 
-    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. No decision changes these in
-    advance: if carrying it out fails, nothing has to be taken back.
+    `promises`, `last` and `last_crc` are what is durable: `PartitionReplica` writes them after each action, after one
+    that failed, and after a loss. No decision changes them in advance, so that nothing has to be taken back if carrying
+    it out fails.
     """
 
     __slots__ = ("_asked", "_joined_on", "last", "last_crc", "promises")
@@ -115,7 +116,8 @@ class Replica:
         self.last = last
         self.last_crc = last_crc
         self._joined_on: Hashable = None
-        """The connection from which appends are taken; None for none. Only `join` sets it."""
+        """The connection from which appends are taken; None for none. `join` sets it; `lost` and `disconnected`
+        clear it."""
         self._asked: SessionId = NO_SESSION
         """The session whose `LastSessionInfo` was obeyed last since this copy was opened. Only `fence` sets it."""
 
