@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from rigs import quickspark
+from rigs import owned, quickspark
 
 pytest_plugins = ["limits", "together", "exhaustive"]
 
@@ -58,7 +58,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl
 def pytest_configure() -> None:
-    """For each Spark that is started here, or by a program that is: most of a start is what Java loads and compiles."""
+    """Guard the fields of protocol objects. And for each Spark that is started here, or by a program that is: most of a
+    start is what Java loads and compiles."""
+    owned.guard_all()
     os.environ.setdefault(quickspark.VARIABLE, quickspark.options())
 
 

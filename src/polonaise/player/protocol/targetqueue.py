@@ -49,7 +49,7 @@ class FailedRead(NamedTuple):
 
 
 class QueueBudget:
-    """What the queues of one target together hold of the main stream, and may hold. The queues write what they hold."""
+    """What the queues of one target together hold of the main stream, and may hold. `TargetQueue` writes it."""
 
     def __init__(self, settings: PlayerSettings) -> None:
         self._entries_max = settings.queue_entries_max

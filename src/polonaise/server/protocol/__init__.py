@@ -3,9 +3,6 @@
 Begin with `owner`: events in, effects out. `recovery` decides how a session starts, and stands by itself. `turns`
 is about the many partitions of a server.
 
-A field is written by the methods of its own object, unless its description says who else writes it; outside of this
-folder nobody writes one (`tests/server/protocol/test_who_writes.py`).
-
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
 returned. After a change of `owner`, `effects`, `recovery` or `commit` run `make model`, which explores them
 exhaustively, and `make simulate`.
