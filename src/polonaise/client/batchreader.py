@@ -28,9 +28,11 @@ _GROWTH_MAX: Final = 2
 
 
 class Ahead:
-    """Divides the ids from `first` to `last`, both included, into parts that most likely fit into one answer each. An
-    answer holds `answer_bytes`; how many ids that is, is learnt from the answers: the first had `ids` of them in `size`
-    bytes."""
+    """Divides the ids from `first` to `last`, both included, into parts that most likely fit into one answer each.
+
+    Learns from each answer how many ids fit into the next one, which holds `answer_bytes`: the first had `ids` of them
+    in `size` bytes.
+    """
 
     def __init__(self, first: TransactionId, last: TransactionId, answer_bytes: int, ids: int, size: int) -> None:
         self._next = first

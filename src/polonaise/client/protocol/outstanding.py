@@ -323,7 +323,7 @@ class SentFrame:
     size: int
     """The bytes of its columns and bodies; `inbox_bytes` of that counts against the window."""
     sends: int = 0
-    """On how many mounts it was sent; `AppendWindow` counts."""
+    """On how many mounts it was sent. `AppendWindow.sent` writes it."""
 
     @property
     def first(self) -> int:

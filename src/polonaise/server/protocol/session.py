@@ -306,7 +306,8 @@ PROOFS_MAX: Final = 10_000
 
 
 class PendingProof(NamedTuple):
-    """Asks to be told when as many engaged replicas as `needs` says, in as many zones, have synced transaction `id`."""
+    """A client's request that waits until transaction `id` is on `needs.copies` engaged replicas in `needs.zones`
+    zones."""
 
     until_s: float
     request: int
@@ -316,7 +317,8 @@ class PendingProof(NamedTuple):
 
 
 class CopyProofs:
-    """Answers these requests, and holds those that are not proved yet."""
+    """Answers the requests of clients that need their appends on several copies, and holds those that are not proved
+    yet."""
 
     __slots__ = ("_asked", "_held", "_partition")
 
