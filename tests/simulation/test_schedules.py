@@ -28,7 +28,6 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.exhaustive  # of seeds
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", kept())
 def test_a_seed_that_once_failed_holds(seed: int) -> None:
