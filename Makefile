@@ -9,7 +9,7 @@ CLASSES := .venv/spark-classes.jsa
 
 SEEDS ?= 200
 START ?= 0
-MUTATION ?=
+MUTATION ?= $(PLANT)
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200
@@ -79,7 +79,7 @@ smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stoppe
 
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many DATABASE=kind
 	$(BIN)/python -m pytest -m campaign tests/torture
-	$(BIN)/python -m polonaise_proving.scenarios.pipeline --rounds $(ROUNDS) --database $(DATABASE)
+	$(BIN)/python -m polonaise_proving.scenarios.pipeline.campaign --rounds $(ROUNDS) --database $(DATABASE)
 
 torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=n SEED=n DATABASE=kind
 	$(BIN)/python -m polonaise_proving.scenarios.delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)

@@ -18,16 +18,16 @@ from sqlalchemy import text
 import polonaise
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import BadOption
-from polonaise.node.local import StartFailed
 from polonaise.player import Player
 from polonaise_proving.demo import shardsrun
 from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
+from polonaise_proving.demo.checks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
 from polonaise_proving.demo.payments import make_payments
-from polonaise_proving.demo.shardchecks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
 from polonaise_proving.demo.shards import SHARDS, ShardAccounts, route, shard_name
 from polonaise_proving.demo.shardsrun import run_shards
-from polonaise_proving.demo.talkingprocess import TalkingProcess
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.stages.databaseservers import PostgreSQL, engine_at
+from polonaise_proving.stages.processes import Program
 from rigs.demosession import demo_until, until_ended
 from rigs.programs import output_of, run_polonaise
 
@@ -199,7 +199,7 @@ def test_faults_that_are_planted_in_shards_fail_the_demo_and_its_command(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "when"),
-    [(signal.SIGTERM, "demo.shardserver"), (signal.SIGTERM, "player start"), (signal.SIGKILL, "player start")],
+    [(signal.SIGTERM, "demo.shards "), (signal.SIGTERM, "player start"), (signal.SIGKILL, "player start")],
 )
 def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
     number: signal.Signals, when: str, tmp_path: Path
@@ -217,14 +217,13 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
 # ---------------------------------------------------------------------- processes
 
 
-async def test_a_process_that_ends_instead_of_saying_what_it_should_is_told_with_its_errors(tmp_path: Path) -> None:
-    process = TalkingProcess(
-        "shard-0", "polonaise_proving.demo.shardserver", [str(tmp_path / "none")], tmp_path / "log"
-    )
-    await process.start()
+def test_a_process_that_ends_instead_of_saying_what_it_should_is_told_with_its_errors(tmp_path: Path) -> None:
+    command = ["polonaise_proving.demo.shards", str(tmp_path / "none")]
+    process = Program("shard-0", tmp_path / "log", command=command, speaks=True)
+    process.start()
     try:
-        with pytest.raises(StartFailed, match=r"(?s)shard-0 did not say 'link://': .*No such file or directory"):
-            await process.says("link://")
+        with pytest.raises(GaveUp, match=r"(?s)shard-0 did not say 'link://': .*No such file or directory"):
+            process.says("link://")
     finally:
-        await process.stop()
-        await process.stop()
+        process.end(15.0)
+        process.end(15.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from polonaise.node.local import LocalCluster
 from polonaise_proving.demo.bank import PARTITION, PAYMENT, Accounts, transfer
 from polonaise_proving.demo.payments import Payment, make_payments
 from polonaise_proving.demo.run import Bank
-from polonaise_proving.demo.teller import Job, OrderedPayments, Teller, TellerReport
-from polonaise_proving.demo.tellers import TellerFailed, TellerProcess, _ended, shares
+from polonaise_proving.demo.teller import Job, OrderedPayments, Teller, TellerProcess, TellerReport, shares
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.stages.processes import Program
 from rigs.waiting import time_passes
 
 
@@ -124,24 +125,20 @@ async def test_a_payment_whose_fate_nobody_can_find_out_ends_the_teller() -> Non
         await Teller(log, view, Job("", "", 1, True, []))._make(Payment(7, 1, 0, 500, "cash", "1993-01-01"))
 
 
-async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Killing one that has ended takes its status from under asyncio, which warns of an unknown child."""
-    for _ in range(5):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "import os, time; os.close(1); time.sleep(0.02)", stdout=asyncio.subprocess.PIPE
-        )
-        assert process.stdout is not None
-        await process.stdout.read()
-        await _ended(process)
-        assert process.returncode == 0
-    assert caplog.records == []
-
-
-async def test_a_teller_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise_proving.demo.tellers._ENDS_S", 0.05)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
-    await _ended(process)
-    assert process.returncode == -signal.SIGKILL
+@pytest.mark.parametrize(("program", "status"), [("ends", 0), ("stays", -signal.SIGKILL)])
+def test_a_program_that_does_not_end_with_its_input_is_killed(
+    program: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends.py").write_text("import os, sys; os.close(1); sys.stdin.read()")
+    (tmp_path / "stays.py").write_text("import time; time.sleep(60)")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = Program(program, tmp_path / "log", command=[program], speaks=True, environment=environment)
+    process.start()
+    ended: list[int] = []
+    monkeypatch.setattr(process, "wait_ended", lambda *within_s: ended.append(Program.wait_ended(process, *within_s)))
+    process.end(5.0 if program == "ends" else 0.05)
+    assert ended == [status]
+    assert not process.alive
 
 
 @pytest.fixture
@@ -175,5 +172,5 @@ async def test_a_teller_that_is_killed_again_and_again_makes_each_payment_once(b
 @pytest.mark.slow
 async def test_a_teller_that_ends_before_its_work_is_done_says_what_it_printed(tmp_path: Path) -> None:
     job = Job("file:/nowhere", f"sqlite:///{tmp_path / 'view.db'}", 1, True, make_payments(3).payments)
-    with pytest.raises(TellerFailed, match=r"3 payments left(.|\n)*not_initialized"):
+    with pytest.raises(GaveUp, match=r"3 payments left(.|\n)*not_initialized"):
         await TellerProcess("teller-0", job, tmp_path, lambda news: None).work()

@@ -10,8 +10,7 @@ import pytest
 from polonaise.server.protocol import effects, owner
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise_proving.model.decisions import mutated_owner
-from polonaise_proving.model.owner.explore import BOUNDS, QUICK, SHORT, OwnerExploration
-from polonaise_proving.model.owner.world import OwnerBounds
+from polonaise_proving.model.owner import BOUNDS, QUICK, SHORT, OwnerBounds, OwnerExploration
 
 
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)

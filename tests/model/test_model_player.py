@@ -11,9 +11,15 @@ from typing import NamedTuple
 import pytest
 
 from polonaise.player.protocol import activeplayer, reception, targetqueue, targetstream
-from polonaise_proving.model.player.decisions import PRODUCTION, mutated
-from polonaise_proving.model.player.explore import QUICK, SHORT, PlayerExploration
-from polonaise_proving.model.player.world import PlayerBounds, PlayerWorld
+from polonaise_proving.model.player import (
+    PRODUCTION,
+    QUICK,
+    SHORT,
+    PlayerBounds,
+    PlayerExploration,
+    PlayerWorld,
+    mutated,
+)
 
 
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)

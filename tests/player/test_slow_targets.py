@@ -16,7 +16,7 @@ from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.entries import DeliveryBatch, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise_proving.model.decisions import changed_module
-from polonaise_proving.model.player.decisions import PRODUCTION, mutated
+from polonaise_proving.model.player import PRODUCTION, mutated
 
 EACH = 2_000
 """The entries of each partition."""

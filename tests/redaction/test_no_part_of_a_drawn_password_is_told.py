@@ -33,7 +33,7 @@ from polonaise.spark.options import read_options, write_options
 from polonaise.terms import Transaction
 from polonaise.views.dialects import database_url
 from polonaise.views.sql import SqlView
-from polonaise_proving.demo.shardchecks import applied_at
+from polonaise_proving.demo.checks import applied_at
 
 RARE = "QXZJK97"
 """Letters of passwords, which no message has beside each other."""

@@ -25,7 +25,7 @@ from polonaise_proving.record.targetmemory import (
     decode,
     encode,
 )
-from polonaise_proving.scenarios.watchedtarget import WatchedTarget
+from polonaise_proving.scenarios.delivering import WatchedTarget
 from polonaise_proving.stages.simulated import World
 from polonaise_proving.stages.simulated.process import Process
 from polonaise_proving.work.simulatedtarget import SimulatedTarget, TargetTrouble

@@ -17,6 +17,7 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import OwnKind, TransactionId
 from polonaise_proving.faults.headresetting import HeadResets
 from polonaise_proving.judges.checkers import check
+from polonaise_proving.judges.clients import ClientsJudge
 from polonaise_proving.judges.headresetcheck import CarriedOut, Decision, HeadResetCheck
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
 from polonaise_proving.record.faultcounts import FaultCounts
@@ -253,7 +254,7 @@ def test_a_copy_in_doubt_leaves_open_what_became_of_appends_that_it_may_hold(clu
 
 
 def test_what_was_given_up_is_fed_to_nobody_but_by_messages_that_were_under_way() -> None:
-    history = History(1)
+    history = ClientsJudge(1)
     gone = BEFORE.transactions[3]
     history.head_reset(0, 1, 1, BEFORE.transactions[2:], ())
     history.lingering.add(0)
@@ -268,7 +269,7 @@ class Living:
     """A client that lives through a reset to id 1, after it was fed up to id 9."""
 
     def __init__(self, cluster: Cluster, applied: TransactionId) -> None:
-        self.history = History(1)
+        self.history = ClientsJudge(1)
         self.node = Node(cluster, "client-0", self._main)
         self.application = Application(self.history, self.node.name, 1, 5, random.Random(0))
         applications = {self.node.name: self.application}

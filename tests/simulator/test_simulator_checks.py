@@ -20,7 +20,7 @@ from polonaise.log.control import NO_EVIDENCE, Promises, PromiseSector, TrimMark
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise_proving.judges.archivecheck import ArchiveCheck
-from polonaise_proving.judges.committimes import CommitTimes
+from polonaise_proving.judges.checkers import CommitTimes
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog, durable_last, read_replica
 from polonaise_proving.record.fragmentaudit import archived_up_to, batches_below
 from polonaise_proving.record.observations import Fate, History, Kind, Violation

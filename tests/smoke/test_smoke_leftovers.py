@@ -16,9 +16,8 @@ import pytest
 from polonaise.errors import BadOption
 from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
 from polonaise_proving.stages.hosts import hosts as hosts_module
-from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
+from polonaise_proving.stages.hosts.hosts import NamespaceHosts, PacketLoss, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, birth_of, names_of, sweep
-from polonaise_proving.stages.hosts.losses import PacketLoss
 from rigs.lacking import program
 from rigs.waiting import block_until
 

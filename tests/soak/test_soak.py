@@ -14,7 +14,7 @@ import pytest
 from polonaise_proving.judges.flatness import SAMPLES_MIN, Course, Stretch, courses
 from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.record.sampling import FIGURES, Sample, look
-from polonaise_proving.scenarios.soak.campaign import SoakCampaign, SoakReport
+from polonaise_proving.scenarios.soak import SoakCampaign, SoakReport
 from polonaise_proving.stages.soaknode import body
 from polonaise_proving.work.leaks import EVERY_S, LEAKS
 

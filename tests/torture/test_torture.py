@@ -19,8 +19,7 @@ from polonaise_proving.scenarios.pipeline.campaign import PipelineTortureReport
 from polonaise_proving.scenarios.pipeline.drivers import Drivers
 from polonaise_proving.scenarios.pipeline.ground import Ground
 from polonaise_proving.scenarios.pipeline.scenarios import Rig
-from polonaise_proving.scenarios.pipeline.snapshots import snapshots_agree
-from polonaise_proving.stages.databases import Databases
+from polonaise_proving.stages.databaseservers import Databases
 from polonaise_proving.stages.watchdog import Watchdog
 from rigs.lacking import lacking
 
@@ -48,7 +47,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     [
         # A driver's death costs a new driver: `killed_between_groups` and `zombie` are its short form.
         pytest.param(each, marks=[pytest.mark.campaign] if each is scenarios.killed_before_the_checkpoint else [])
-        for each in (snapshots_agree, *scenarios.ALL)
+        for each in scenarios.ALL
     ],
     ids=lambda scenario: scenario.__name__,
 )

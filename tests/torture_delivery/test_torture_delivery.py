@@ -1,4 +1,4 @@
-"""A minute of faults, a mutation, and the comparison tried on sequences that are wrong."""
+"""A minute of faults, a planted bug, and the comparison tried on sequences that are wrong."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from polonaise_proving.judges.deliveries import mistakes, routed
+from polonaise_proving.judges.rows import mistakes, routed
 from polonaise_proving.mutations.children import put_into_children
-from polonaise_proving.scenarios.delivery.campaign import DeliveryTorture
+from polonaise_proving.scenarios.delivery import DeliveryTorture
 
 LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
 
@@ -45,7 +45,7 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
 
 
 @pytest.mark.slow
-async def test_a_mutation_in_the_processes_is_found(tmp_path: Path) -> None:
+async def test_a_planted_bug_in_the_processes_is_found(tmp_path: Path) -> None:
     with (
         put_into_children("id-of-a-target-kept-too-low"),
         DeliveryTorture(tmp_path, 2, ("link",)) as campaign,

@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -31,9 +29,10 @@ from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from polonaise_proving.demo.bank import OPENING, PARTITION, Accounts, encode_opening
 from polonaise_proving.demo.checks import DayFindings, DemoVerdict, SparkFindings, fold, verdicts
 from polonaise_proving.demo.payments import Book
-from polonaise_proving.demo.teller import Job, TellerReport
-from polonaise_proving.demo.tellers import TellerProcess, shares
+from polonaise_proving.demo.teller import Job, TellerProcess, TellerReport, shares
 from polonaise_proving.record.evidence import replicas
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.stages.processes import Program, to_its_end
 
 AT_A_TIME: Final = 96
 """Payments under way at the same time, of all tellers together."""
@@ -182,32 +181,20 @@ class Bank:
     async def _kill_storage(self, node: ChildNode) -> None:
         await self.reached(_STORAGE_KILLED_AT)
         pid = node.pid
-        await _to_its_end(node.kill)
+        await to_its_end(node.kill)
         self.day.killed.append(f"{node.name} (process {pid}) with -9 after {self.day.done:,} payments")
         await asyncio.sleep(DOWN_S)
-        await _to_its_end(node.start)
-
-
-async def _to_its_end(call: Callable[[], None]) -> None:
-    """Run `call` in a thread, and wait for its end even if cancelled: what it starts has to be stopped, too."""
-    task = asyncio.ensure_future(asyncio.to_thread(call))
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        task.exception()  # avoids "exception was never retrieved": an interrupted start may fail
-        raise
-    task.result()
+        await to_its_end(node.start)
 
 
 @contextlib.asynccontextmanager
 async def started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
     """Start the cluster, and stop it at the end, whatever happens."""
     try:
-        await _to_its_end(cluster.start)
+        await to_its_end(cluster.start)
         yield cluster
     finally:
-        await _to_its_end(cluster.stop)
+        await to_its_end(cluster.stop)
 
 
 async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> bool:
@@ -215,7 +202,7 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
 
     What Spark makes of the log goes to `output`, replacing an earlier day's: the archive, tables, and report.html.
     Raises `BadOption` if something else is there or it can't be written to, `StartFailed` for a node or for Spark, and
-    `TellerFailed`.
+    `GaveUp`.
     """
     _make_room(output)
     for row in book.bad_rows:
@@ -281,38 +268,22 @@ async def _run_spark_jobs(log: str, database: str, findings: DayFindings, output
     """Run Spark's part of the day in a process of its own, so that everything Spark has started ends with it."""
     if find_spec("pyspark") is None:
         return SparkFindings(lacking="PySpark is not installed: pip install 'polonaise[spark]'")
-    request = json.dumps({"last": findings.folded.last, "balances": findings.folded.balances})
-    with (output / "spark.log").open("wb") as errors:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "polonaise_proving.demo.sparkjobs", log, database, str(output),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, process_group=0,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(request.encode() + b"\n")  # the pipe stays open: the process ends when we do
-            async with asyncio.timeout(SPARK_S):
-                output_text = await process.stdout.read()
-                await process.wait()
-        except TimeoutError:
-            raise StartFailed(
-                f"Spark did not end within {SPARK_S:g} s on the bank's log: {output / 'spark.log'} says how far it "
-                "got; run the demo again with fewer payments, or when the machine has less to do"
-            ) from None
-        finally:
-            if process.returncode is None:
-                await _end_with_all(process)
-    if process.returncode:
+    command = ["polonaise_proving.demo.sparkjobs", log, database, str(output)]
+    spark = Program("Spark", output / "spark.log", command=command, speaks=True, apart="group")
+    spark.start()
+    try:
+        spark.say(json.dumps({"last": findings.folded.last, "balances": findings.folded.balances}))
+        status = await asyncio.to_thread(spark.wait_ended, SPARK_S)
+    except GaveUp:
+        raise StartFailed(
+            f"Spark did not end within {SPARK_S:g} s on the bank's log: {output / 'spark.log'} says how far it "
+            "got; run the demo again with fewer payments, or when the machine has less to do"
+        ) from None
+    finally:
+        spark.kill()
+    if status:
         raise StartFailed(f"Spark failed on the bank's log: {output / 'spark.log'} says why")
-    *_, last = output_text.decode().splitlines()
-    return SparkFindings.decode(last)
-
-
-async def _end_with_all(process: asyncio.subprocess.Process) -> None:
-    """Kill a process and its group, at once."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    return SparkFindings.decode(spark.said[-1])
 
 
 def _print(console: Console, book: Book, day: Day, findings: DayFindings, results: Sequence[DemoVerdict]) -> None:

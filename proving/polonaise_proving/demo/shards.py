@@ -1,15 +1,26 @@
-"""The bank's accounts on shards: which shard gets what of a transaction, and how it keeps that."""
+"""The bank's accounts on shards: which shard gets what of a transaction, how it keeps that, and the process of a shard.
+
+    python -m polonaise_proving.demo.shards JOB
+
+Reads a `ShardJob`, prints the address that it serves at, and stops on SIGTERM and when standard input ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam
 
-from polonaise.player import RoutedEntry, SqlDeliveryTarget
+from polonaise.host.real import run
+from polonaise.host.stopsignals import stop_when_stdin_ends
+from polonaise.player import RoutedEntry, SqlDeliveryTarget, serve
 from polonaise.terms import PartitionId, Transaction
 from polonaise_proving.demo.bank import OPENING, PAYMENT, decode_opening
 from polonaise_proving.demo.payments import Payment
@@ -78,3 +89,34 @@ class ShardAccounts(SqlDeliveryTarget):
         if sums:
             db.execute(_CREDIT, [{"at": account, "amount": sums[account]} for account in sorted(sums)])
         db.execute(applied.insert(), [{"transaction_id": entry.id} for entry in entries])
+
+
+@dataclass
+class ShardJob:
+    """What the process of a shard is told, in a file: a database's URL may have a password."""
+
+    database: str
+    listen: str
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> ShardJob:
+        return cls(**json.loads(path.read_text()))
+
+
+async def main(job: ShardJob) -> None:
+    shard = ShardAccounts(job.database)
+    try:
+        async with serve(shard, job.listen) as server:
+            print(server.address, flush=True)  # noqa: T201 - to the process that has started this one
+            await server.ended()
+    finally:
+        await asyncio.shield(shard.close())
+
+
+if __name__ == "__main__":
+    stop_when_stdin_ends()
+    job = ShardJob.read(Path(sys.argv[1]))
+    run(lambda _: main(job))

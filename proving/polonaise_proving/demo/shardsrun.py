@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +21,8 @@ import polonaise
 from polonaise.errors import BadOption
 from polonaise.node.local import ANY_PORT, HTTP_OFF, LocalCluster
 from polonaise.redaction import redacted_address, redacted_line
-from polonaise_proving.demo.checks import DemoVerdict
-from polonaise_proving.demo.payments import Book
-from polonaise_proving.demo.run import Bank, payments_shown, print_verdicts, started, without_tls
-from polonaise_proving.demo.shardchecks import (
+from polonaise_proving.demo.checks import (
+    DemoVerdict,
     FoldedShards,
     ShardContents,
     applied_at,
@@ -31,9 +30,10 @@ from polonaise_proving.demo.shardchecks import (
     fold_shards,
     shard_verdicts,
 )
-from polonaise_proving.demo.shards import SHARDS, shard_name
-from polonaise_proving.demo.shardserver import ShardJob
-from polonaise_proving.demo.talkingprocess import TalkingProcess
+from polonaise_proving.demo.payments import Book
+from polonaise_proving.demo.run import Bank, payments_shown, print_verdicts, started, without_tls
+from polonaise_proving.demo.shards import SHARDS, ShardJob, shard_name
+from polonaise_proving.stages.processes import Program, to_its_end
 
 DOWN_S: Final = 1.0
 """Seconds that the killed shard stays away."""
@@ -41,6 +41,8 @@ _SHARD_KILLED_AT: Final = 0.3
 _PLAYER_KILLED_AT: Final = 0.6
 _DELIVERED_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.1
+_STOPS_S: Final = 15.0
+"""Longer than a process takes that hands over what it was doing."""
 _LEASE_S: Final = 1.0
 """How long the lease of the player's active process lasts: not much longer than that takes the standby to take over."""
 
@@ -66,16 +68,16 @@ class Shards:
         self._settings = directory / "player.toml"
         self.day = ShardsDay()
         self.servers = [
-            self._process(name, "polonaise_proving.demo.shardserver", str(directory / f"{name}.json"))
+            self._process(name, "polonaise_proving.demo.shards", str(directory / f"{name}.json"))
             for name in map(shard_name, range(len(databases)))
         ]
         self.players = [self._player("player-0"), self._player("player-1")]
         """The active one first; then the one that stands by."""
 
-    def _process(self, name: str, module: str, *arguments: str) -> TalkingProcess:
-        return TalkingProcess(name, module, arguments, self._directory / f"{name}.log")
+    def _process(self, name: str, *command: str) -> Program:
+        return Program(name, self._directory / f"{name}.log", command=command, speaks=True, apart="")
 
-    def _player(self, name: str) -> TalkingProcess:
+    def _player(self, name: str) -> Program:
         options = ("--config", str(self._settings), "--http", HTTP_OFF, "--until-stdin-ends")
         return self._process(name, "polonaise.cli", "player", "start", *options)
 
@@ -85,33 +87,34 @@ class Shards:
         try:
             for number, database in enumerate(self.databases):
                 ShardJob(database, f"link://{ANY_PORT}").write(self._directory / f"{shard_name(number)}.json")
-            await asyncio.gather(*(server.start() for server in self.servers))
-            addresses = [await server.says("link://") for server in self.servers]
+            for server in self.servers:
+                server.start()
+            addresses = [await asyncio.to_thread(server.says, "link://") for server in self.servers]
             for number, (database, address) in enumerate(zip(self.databases, addresses, strict=True)):
                 # Where the player looks for it, also after it was killed.
                 ShardJob(database, address).write(self._directory / f"{shard_name(number)}.json")
             self._settings.write_text(player_settings(self._coordinator, addresses))
             active, standby = self.players
-            await active.start()
-            self.day.epoch = await active.says("active")
-            await standby.start()
-            await standby.says("standby")
+            active.start()
+            self.day.epoch = await asyncio.to_thread(active.says, "active")
+            standby.start()
+            await asyncio.to_thread(standby.says, "standby")
             yield
         finally:
             await self.stop()
 
     async def stop(self) -> None:
         """Stop the player's processes, then the shards."""
-        await asyncio.gather(*(player.stop() for player in self.players))
-        await asyncio.gather(*(server.stop() for server in self.servers))
+        for group in (self.players, self.servers):
+            await asyncio.gather(*(to_its_end(partial(each.end, _STOPS_S)) for each in group))
 
-    async def kill_shard(self, server: TalkingProcess, done: int) -> None:
+    async def kill_shard(self, server: Program, done: int) -> None:
         """Kill a shard with -9, and start it again a second later."""
         self.day.killed.append(f"{server.name} (process {server.pid}) with -9 after {done:,} payments")
-        await server.kill()
+        await to_its_end(server.kill)
         await asyncio.sleep(DOWN_S)
-        await server.start()
-        await server.says("link://")
+        server.start()
+        await asyncio.to_thread(server.says, "link://")
 
     async def kill_player(self, done: int) -> None:
         """Kill the active process of the player with -9: the one that stands by takes over. Another then stands by."""
@@ -119,14 +122,14 @@ class Shards:
         standby, killed = sorted(self.players, key=_epoch)
         pid, heard = killed.pid, len(standby.said)
         began_s = time.monotonic()
-        await killed.kill()
-        self.day.epoch = await standby.says("active", heard)
+        await to_its_end(killed.kill)
+        self.day.epoch = await asyncio.to_thread(standby.says, "active", heard)
         took_s = time.monotonic() - began_s
         self.day.killed.append(
             f"{killed.name} (process {pid}) with -9 after {done:,} payments; {standby.name} took over in {took_s:.1f} s"
         )
         self.players = [standby, self._player("player-2")]
-        await self.players[1].start()
+        self.players[1].start()
 
     async def delivered(self, folded: FoldedShards) -> None:
         """Wait until every shard has applied as many entries as it has to, for a minute at most."""
@@ -162,7 +165,7 @@ async def run_shards(book: Book, tellers: int, console: Console, databases: Sequ
     """Run the bank with its accounts on shards, in a temporary directory. Return whether every check holds.
 
     The shards are in these databases, which must be empty, and keep what is there at the end; without any, in four of
-    SQLite, which are removed. Raises `BadOption`, `StartFailed` and `TellerFailed`.
+    SQLite, which are removed. Raises `BadOption`, `StartFailed` and `GaveUp`.
     """
     if databases and len(databases) != SHARDS:
         raise BadOption(f"{len(databases)} databases of shards: give --shard {SHARDS} times, or not at all")
@@ -246,7 +249,7 @@ def _print(console: Console, book: Book, bank: Bank, shards: Shards, results: Se
     print_verdicts(console, results)
 
 
-def _epoch(player: TalkingProcess) -> int:
+def _epoch(player: Program) -> int:
     """Return the last epoch under which this process of the player has said to be active; 0 for none."""
     said = [line for line in player.said if line.startswith("active, epoch ")]
     return int(said[-1].rpartition(" ")[2]) if said else 0

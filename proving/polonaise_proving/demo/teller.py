@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +23,16 @@ from polonaise.client.log import Log
 from polonaise.errors import Abandoned, AppendUnknown, PolonaiseError
 from polonaise_proving.demo.bank import ALREADY_MADE, NO_MONEY, PARTITION, Accounts, transfer
 from polonaise_proving.demo.payments import Payment
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.stages.processes import Program, to_its_end
 
 REPORT_S: Final = 0.1
 """Seconds between two reports."""
 _PATIENCE_S: Final = 60.0
 """Seconds that one wait of a teller may take: for an attempt at a payment, its fate, or the view. Passing faults take a
 second or two."""
+_ENDS_S: Final = 1.0
+"""Seconds that a process may take to end after its work is done, or after Ctrl-C has reached it and this process."""
 
 
 @dataclass
@@ -67,11 +72,11 @@ class TellerReport:
     latencies_s: list[float] = field(default_factory=list)
     """Duration of payments in seconds, from beginning to outcome."""
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+    def encode(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def decode(cls, line: bytes) -> TellerReport:
+    def decode(cls, line: str) -> TellerReport:
         return cls(**json.loads(line))
 
 
@@ -204,14 +209,102 @@ class Teller:
 
     def _say(self) -> None:
         news, self._news = self._news, TellerReport()
-        sys.stdout.buffer.write(news.encode())
-        sys.stdout.buffer.flush()
+        sys.stdout.write(news.encode() + "\n")
+        sys.stdout.flush()
 
 
 async def main(job: Job) -> None:
     view = Accounts(job.database)
     async with polonaise.connect(job.coordinator, view=view) as log:
         await Teller(log, view, job).work()
+
+
+class TellerProcess:
+    """One teller: its payments, the process that makes them now, and the killed ones before it."""
+
+    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[TellerReport], None]) -> None:
+        self.name = name
+        self._job = job
+        self._path = directory / f"{name}.json"
+        command = ["polonaise_proving.demo.teller", str(self._path)]
+        self._program = Program(
+            name, directory / f"{name}.log", command=command, speaks=True, apart="", hear=self._hear
+        )
+        self._on_progress = on_progress
+        self._loop: asyncio.AbstractEventLoop
+        self._over = asyncio.Event()
+        """Set once the process that runs says nothing more."""
+        self._left = {payment.id: payment for payment in job.payments}
+        self._killed = False
+
+    @property
+    def left(self) -> int:
+        """Number of payments whose outcome the teller has not told."""
+        return len(self._left)
+
+    @property
+    def pid(self) -> int | None:
+        return self._program.pid
+
+    async def work(self) -> None:
+        """Run the teller's process until every payment has an outcome; after a `kill`, another one for what is left.
+
+        Raises `GaveUp`.
+        """
+        while True:
+            await self._live()
+            if not self._killed:
+                break
+            self._killed = False
+        if self._left:
+            raise GaveUp(f"{self.name} ended with {len(self._left)} payments left: {self._program.last_words}")
+
+    def kill(self) -> bool:
+        """Kill the process with -9; `work` starts another one for what is left.
+
+        Return False, with nothing done, if no process is running or no payment is left to it.
+        """
+        if not self._program.alive or not self._left:
+            return False
+        self._killed = True
+        self._program.signal(signal.SIGKILL)
+        return True
+
+    async def _live(self) -> None:
+        """Run one process, from its start to its end."""
+        replace(self._job, payments=list(self._left.values())).write(self._path)
+        self._loop = asyncio.get_running_loop()
+        self._over.clear()
+        self._program.start()
+        try:
+            await self._over.wait()
+        finally:
+            await to_its_end(lambda: self._program.end(_ENDS_S))
+
+    def _hear(self, line: str | None) -> None:
+        self._loop.call_soon_threadsafe(self._heard, line)
+
+    def _heard(self, line: str | None) -> None:
+        if line is None:
+            self._over.set()
+            return
+        report = TellerReport.decode(line)
+        for payment in (*report.made, *report.found_made, *report.refused):
+            del self._left[payment]
+        self._on_progress(report)
+
+
+def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:
+    """Divide the payments among tellers, in their order: all with the same first account go to one teller.
+
+    The first account is the one that pays, or the one that gets money from outside. Two tellers may touch the same
+    account where it is the second one of a payment: then the log refuses one of two payments that conflict, and its
+    context runs again.
+    """
+    shared: list[list[Payment]] = [[] for _ in range(tellers)]
+    for payment in payments:
+        shared[payment.accounts[0] % tellers].append(payment)
+    return shared
 
 
 if __name__ == "__main__":

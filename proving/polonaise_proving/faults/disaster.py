@@ -13,7 +13,7 @@ from polonaise.coordination.values import Engagement, PartitionValue, partition_
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import StorageId, TransactionId
 from polonaise_proving.judges.moments import loss_is_told, nothing_accepted
-from polonaise_proving.record.observations import Violation
+from polonaise_proving.record.observations import Violation, raise_first
 from polonaise_proving.stages.simulated.observer import Observer
 from polonaise_proving.work.application import Application
 
@@ -61,7 +61,7 @@ class Disaster:
         await self._nothing_accepted(known)
         if unmounted:
             await self._until_told("how far it reaches")
-        self._check_health(reasons)
+        raise_first(loss_is_told(self._health(), reasons))
 
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
         """Let applications append for a while.
@@ -75,8 +75,7 @@ class Disaster:
         for node in self._cluster.nodes:
             node.let_up()
         await asyncio.sleep(_WATCH_S)
-        for violation in nothing_accepted(self._history.tries[first_try:], self._history.told, known):
-            raise violation
+        raise_first(nothing_accepted(self._history.tries[first_try:], self._history.told, known))
         self._observer.stop_if_violated()  # by what the clients noticed by themselves
 
     async def go_back(self) -> None:
@@ -113,7 +112,7 @@ class Disaster:
         owners = self._owners()
         try:
             await self._nothing_accepted(known)
-            self._check_health([set()] * len(known))
+            raise_first(loss_is_told(self._health(), [set()] * len(known)))
         except Violation:
             # What an owner knew went with it when its partition was taken from it, or its lease ran out.
             if self._owners() == owners:
@@ -185,8 +184,3 @@ class Disaster:
             node.machine.disk.wipe()
             wiped.add(node.name)
         return [names & wiped for names in engaged]
-
-    def _check_health(self, reasons: Sequence[set[str]]) -> None:
-        """Raises the first `Violation`."""
-        for violation in loss_is_told(self._health(), reasons):
-            raise violation

@@ -32,7 +32,7 @@ def befalls(town: Town, fault: Fault) -> Fault:
 def begin(town: Town, fault: Fault) -> bool:
     """Inflict a fault; return False if there was nothing to inflict it on.
 
-    Raises `NoNetwork`, `SmokeFailed` for a node that does not stop as asked, and what the disk raises.
+    Raises `NoNetwork`, `GaveUp` for a node that does not stop as asked, and what the disk raises.
     """
     if fault.kind is FaultKind.KILL and fault.node == town.archiver.name:
         return _kill_archiver(town)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from zlib import crc32
 
-from polonaise.player.protocol.entries import RoutedEntry, TargetName
+from polonaise.player.protocol.entries import NO_FENCE, Fence, RoutedEntry, TargetName
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise_proving.record.diskaudit import AuditedDisk, FinalLog
 from polonaise_proving.record.observations import History, Violation
@@ -138,6 +138,24 @@ class DeliveryCheck:
         if entry.id not in seen or route(seen[entry.id], self._names).get(name) != entry.payload:
             expected = f"what the log has at {entry.id} of partition {partition} for {name}"
             self.violated(expected, f"{entry.payload!r} applied")
+
+    def answered(
+        self, name: TargetName, applied: Mapping[PartitionId, TransactionId], accepted: Fence = NO_FENCE
+    ) -> None:
+        """Check that what a target has just answered is on its disk: what it has applied, and the fence it accepts."""
+        memory = self.look(name).memory
+        if memory.fence < accepted:
+            self.violated(f"{name} to keep {accepted}, as it has answered", f"{memory.fence} on its disk")
+        for partition, last in applied.items():
+            if memory.last(partition) < last:
+                expected = f"{name} to have applied {last} of partition {partition}, as it has answered"
+                self.violated(expected, f"{memory.last(partition)} on its disk")
+
+    def applies(self, name: TargetName, fence: Fence) -> None:
+        """Check that a target is about to apply a batch under the fence that is on its disk."""
+        durable = self.look(name).memory.fence
+        if fence != durable:
+            self.violated(f"{name} to apply nothing but under {durable}", f"a batch under {fence}")
 
     # ------------------------------------------------------------------ health
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from polonaise_proving.judges import checkers, deliveries, flatness, histories, moments, rows
+from polonaise_proving.judges import checkers, flatness, histories, moments, rows
 from polonaise_proving.judges.archivecheck import ArchiveCheck, check_fragments
-from polonaise_proving.judges.committimes import CommitTimes
+from polonaise_proving.judges.checkers import CommitTimes
+from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
 from polonaise_proving.judges.deliverycheck import DeliveryCheck
 from polonaise_proving.judges.headresetcheck import HeadResetCheck
-from polonaise_proving.judges.ownershipcheck import OwnershipCheck
+from polonaise_proving.judges.moments import OwnershipCheck
 from polonaise_proving.judges.told import untold
 
 JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
@@ -19,6 +20,9 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         checkers.check_replicas,
         moments.quorum_holds,
         moments.needed_copies,
+        moments.copies_hold,
+        moments.left_in_sync,
+        moments.members_as_asked,
         moments.acknowledged_is_held,
         moments.joined_where_it_ends,
         ArchiveCheck,
@@ -28,13 +32,20 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         checkers.seen_is_there,
         checkers.answers,
         checkers.listings,
+        ClientsJudge,
         checkers.check_replicas,
         moments.fenced_out,
         histories.agreement,
         histories.replicas,
         rows.judge_figures,
     ),
-    "P3 order and density": (checkers.order, checkers.left_out_is_own, CommitTimes, histories.density),
+    "P3 order and density": (
+        checkers.order,
+        checkers.left_out_is_own,
+        ClientsJudge,
+        CommitTimes,
+        histories.density,
+    ),
     "P4 no dirty read": (checkers.seen_is_there, checkers.answers, histories.no_dirty_read, rows.judge_figures),
     "P5 serializability": (
         checkers.locks,
@@ -43,14 +54,37 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         checkers.counters,
         histories.serializability,
     ),
-    "P6 fate": (checkers.fates, checkers.reasons, checkers.producers, histories.fate),
+    "P6 fate": (
+        checkers.fates,
+        checkers.reasons,
+        checkers.producers,
+        ClientsJudge,
+        moments.ahead_appends_nothing,
+        histories.fate,
+    ),
     "P7 exactly-once views": (histories.exactly_once,),
-    "P8 exactly-once delivery": (DeliveryCheck, deliveries.mistakes, rows.judge),
+    "P8 exactly-once delivery": (DeliveryCheck, rows.mistakes, rows.judge),
     "P9 all or nothing": (checkers.fates, rows.judge_figures),
     "P10 corruption": (checkers.fates, checkers.check_replicas, check_fragments, histories.archive, rows.judge_files),
-    "P11 availability": (OwnershipCheck, moments.planned_fails_nothing, flatness.courses),
+    "P11 availability": (
+        OwnershipCheck,
+        AssignmentCheck,
+        moments.planned_fails_nothing,
+        moments.owned_as_before,
+        moments.moved_once,
+        moments.all_closed,
+        flatness.courses,
+    ),
     "P12 hostile input": (),
-    "P13 fail-safe": (OwnershipCheck, HeadResetCheck, moments.nothing_accepted, moments.loss_is_told, untold),
+    "P13 fail-safe": (
+        OwnershipCheck,
+        HeadResetCheck,
+        moments.nothing_accepted,
+        moments.loss_is_told,
+        moments.loss_is_counted_no_more,
+        moments.refused_is_left,
+        untold,
+    ),
     "leases": (moments.one_holder,),
 }
 """The judges of each promise, and of leases (`docs/leases.md`).

@@ -10,13 +10,9 @@ from dataclasses import Field, fields, replace
 from typing import Any
 
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise_proving.model import owner, player
 from polonaise_proving.model.bounds import DEFAULT, ModelBounds
 from polonaise_proving.model.decisions import production
-from polonaise_proving.model.owner import explore as owner
-from polonaise_proving.model.owner.world import OwnerBounds
-from polonaise_proving.model.player import decisions as player_decisions
-from polonaise_proving.model.player import explore as player
-from polonaise_proving.model.player.world import PlayerBounds
 from polonaise_proving.model.search import ModelResult, Search
 from polonaise_proving.model.walk import Explored
 
@@ -53,12 +49,12 @@ def explore(bounds: ModelBounds, states_max: int | None) -> ModelResult:
     return Search(production(), bounds).run(states_max)
 
 
-def explore_owner(bounds: OwnerBounds) -> Explored:
+def explore_owner(bounds: owner.OwnerBounds) -> Explored:
     return owner.OwnerExploration(PartitionOwner, bounds).run()
 
 
-def explore_player(bounds: PlayerBounds) -> Explored:
-    return player.PlayerExploration(player_decisions.PRODUCTION, bounds).run()
+def explore_player(bounds: player.PlayerBounds) -> Explored:
+    return player.PlayerExploration(player.PRODUCTION, bounds).run()
 
 
 def _arguments() -> argparse.Namespace:

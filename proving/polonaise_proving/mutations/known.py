@@ -16,19 +16,13 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from polonaise_proving.mutations.clocks import CLOCK_MUTATIONS
 from polonaise_proving.mutations.coordinator import COORDINATOR_MUTATIONS
 from polonaise_proving.mutations.delivery import DELIVERY_MUTATIONS
 from polonaise_proving.mutations.history import HISTORY_MUTATIONS
-from polonaise_proving.mutations.leases import LEASE_MUTATIONS
 from polonaise_proving.mutations.mutation import Mutation
 from polonaise_proving.mutations.outside import OUTSIDE_MUTATIONS
 from polonaise_proving.mutations.ownership import OWNERSHIP_MUTATIONS
-from polonaise_proving.mutations.requirement import REQUIREMENT_MUTATIONS
-from polonaise_proving.mutations.resets import RESET_MUTATIONS
-from polonaise_proving.mutations.sessions import SESSION_MUTATIONS
 from polonaise_proving.mutations.targets import TARGET_MUTATIONS
-from polonaise_proving.mutations.telling import TELLING_MUTATIONS
 from polonaise_proving.mutations.views import VIEW_MUTATIONS
 
 
@@ -584,17 +578,11 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P6: clients have one id, and each takes the other's appends for its own",
         seed=9,
     ),
-    **CLOCK_MUTATIONS,
     **COORDINATOR_MUTATIONS,
     **DELIVERY_MUTATIONS,
     **HISTORY_MUTATIONS,
-    **LEASE_MUTATIONS,
     **OUTSIDE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,
-    **REQUIREMENT_MUTATIONS,
-    **RESET_MUTATIONS,
-    **SESSION_MUTATIONS,
     **TARGET_MUTATIONS,
-    **TELLING_MUTATIONS,
     **VIEW_MUTATIONS,
 }

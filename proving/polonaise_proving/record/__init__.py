@@ -6,7 +6,7 @@ what was built on stale state. `sampling` has what processes hold. Of a schedule
 `observations` has what clients asked, were told and saw; `diskaudit` reads what lies on disks, without the code of the
 storage node, and `fragmentaudit` what fragments hold; `targetmemory` what a target has applied; `trace` has all events,
 and `faultcounts` the faults that took effect. `failures` says what fails a run, `faultkinds` what can go wrong with a
-node.
+node, and a `keptreport` is one by which an interrupted run goes on.
 
 Nothing here knows who does the work, or on which stage.
 """

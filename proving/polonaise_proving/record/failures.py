@@ -9,7 +9,7 @@ class ScheduleFailed(Exception):
     """The base of everything that fails a schedule: a broken promise, a process that failed, a schedule without end."""
 
 
-class SmokeFailed(PolonaiseError):
-    """A smoke test found the cluster stuck, an answer lost, or a process that ended otherwise than it should have."""
+class GaveUp(PolonaiseError):
+    """What real processes were to do did not happen in time, or one ended otherwise than it should have; says which."""
 
-    code = "smoke_failed"
+    code = "gave_up"

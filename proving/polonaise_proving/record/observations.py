@@ -1,44 +1,27 @@
 """The history of a schedule: notes all that its clients asked for, were told, and saw.
 
 Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
-Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, an id
-that a reader is given twice) is a violation at once.
+Nothing is judged here: `judges.clients` compares each note with those before it, `judges.checkers` the whole history
+with the log at the end.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
-from polonaise.coordination.values import Assignment
-from polonaise.errors import ClientAhead, FragmentsAhead, PolonaiseError, ProducerSequence
+from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
 from polonaise.terms import LockMode, PartitionId, Transaction, TransactionId
 from polonaise_proving.record.failures import ScheduleFailed
 
-_CONTRADICTIONS: Final = frozenset(
-    (
-        "consistency_lost",
-        "log_forked",
-        "client_ahead",
-        "producer_sequence",
-        "producer_differs",
-        "invariant_violated",
-        "coordinator_damaged",
-        "fragments_ahead",
-        "history_trimmed",
-        "fragment_missing",
-    )
-)
 _AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
 """What a client is told of a log whose head was reset, if it knows of more, or has numbered more appends."""
-_UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
+UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 """Stands in the text of an error for which the owner gave no reason."""
-_NOT_TAKEN: Final = "too many appends wait at the owner"
-"""Stands in the text of an error which says that the owner had no room for the append."""
 _BODY: Final = struct.Struct("<IHBB")
 """The beginning of a body: the number of the try, the transaction's place in the try, its `Kind`, and 0."""
 MOVE: Final = struct.Struct("<HHiii")
@@ -49,6 +32,8 @@ COUNT: Final = struct.Struct("<HI")
 """A step of a counter: the counter, and its value after the step."""
 PRODUCED: Final = struct.Struct("<Hq")
 """A producer's append: the producer, and the append's number."""
+NOBODY_HAS: Final = 99
+"""More copies than any simulated cluster has storage nodes: an append that needs them is never written."""
 
 
 class Violation(ScheduleFailed):
@@ -57,6 +42,12 @@ class Violation(ScheduleFailed):
     def __init__(self, promise: str, expected: str, seen: str) -> None:
         super().__init__(f"{promise}: expected {expected}; seen: {seen}")
         self.promise, self.expected, self.seen = promise, expected, seen
+
+
+def raise_first(violations: Iterable[Violation]) -> None:
+    """Raise the first violation, if there is one."""
+    for violation in violations:
+        raise violation
 
 
 class Kind(enum.IntEnum):
@@ -104,6 +95,8 @@ class Try:
     Empty if no transaction has locks."""
     position: TransactionId | None = None
     """The id that the append demanded; None if it demanded none."""
+    copies: int = 0
+    """The copies that the append needed; 0 if it needed no more than any commit."""
     fate: Fate = Fate.PENDING
     id: TransactionId = -1
     """The first id that the application was told; -1 if it was told none."""
@@ -171,6 +164,8 @@ class ProvedAnswer(NamedTuple):
     key: bytes = b""
     value: bytes | None = None
     """The register's value; None if it is not set. Without a meaning in an answer with a `mark`."""
+    undecided: Sequence[object] = ()
+    """The receipts of earlier appends whose fates were not known when a flush was answered."""
 
 
 class Listing(NamedTuple):
@@ -190,6 +185,18 @@ class LeaseTaken(NamedTuple):
     lease: str
     others: Sequence[str]
     """Who else counted itself the holder just then."""
+
+
+class ProducerTold(NamedTuple):
+    """What one opening of a producer was told, with which others may compete."""
+
+    name: str
+    epoch: int
+    newest: int
+    """The epoch of the latest opening."""
+    fenced: bool
+    what: str
+    """What was taken of it or, if it was `fenced`, why not."""
 
 
 class History:
@@ -216,9 +223,11 @@ class History:
         self.copies_checks: list[Callable[[PartitionId, TransactionId, int], None]] = []
         """Called when an application is told that an append has the copies that it needs: partition, last id, copies.
         """
+        self.producers_told: list[ProducerTold] = []
+        self.unapplied: list[str] = []
+        """Transactions at which views failed otherwise than on purpose, and how."""
         self.client_ids: dict[int, str] = {}
         """By client id: the client that was given it."""
-        self.reads = 0
         self.given_up: list[dict[TransactionId, list[Transaction]]] = [{} for _ in range(partitions)]
         """By partition and id: the transactions that resets of the head have given up there."""
         self.kept_by_resets: list[list[TransactionId]] = [[] for _ in range(partitions)]
@@ -240,10 +249,7 @@ class History:
     # ------------------------------------------------------------------ connecting
 
     def connected(self, client: str, client_id: int) -> None:
-        """Note that a client was given its id, which must be nobody else's: appends are told apart by it."""
-        other = self.client_ids.get(client_id)
-        if other is not None:
-            self.violated("P6 fate", "client ids that nobody else has", f"{client_id} of {other} given to {client}")
+        """Note that a client was given its id."""
         self.client_ids[client_id] = client
 
     # ------------------------------------------------------------------ appends
@@ -265,11 +271,6 @@ class History:
 
     def committed(self, attempt: Try, transaction: TransactionId) -> None:
         """Note that an application was told that its append is committed, with this first id."""
-        if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
-            self.violated(
-                "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
-            )
-            return
         if attempt.partition in self.lingering and self._was_given_up(attempt, transaction):
             attempt.fate, attempt.why = Fate.UNKNOWN, "told late of what a reset has given up"
             return
@@ -293,24 +294,20 @@ class History:
 
     def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
         """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
-        if attempt.fate is Fate.COMMITTED:
-            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
-            return
-        if _UNTOLD in why:
-            self.violated("P6 fate", f"the owner to say why {attempt} failed", why)
-        if self.window_is_kept and _NOT_TAKEN in why:
-            self.violated("P11 availability", "room for what fits into a client's window", f"{attempt}: {why}")
         attempt.rests_on = value
         attempt.fate, attempt.why = Fate.FAILED, why
 
-    def contradicted(self, error: PolonaiseError, where: str) -> None:
-        """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
-        if error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering):
-            self.ahead_told += 1
-        elif self.reset_may_wait and error.code == FragmentsAhead.code:
-            return
-        elif error.code in _CONTRADICTIONS and not self.refusal_is_right:
-            self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
+    def refused(self, error: PolonaiseError, where: str) -> None:
+        """Note an error that a client was told, and what it was about to do."""
+        self.ahead_told += self.tells_of_reset(error)
+
+    def tells_of_reset(self, error: PolonaiseError) -> bool:
+        """Whether a client may be told by this error that a reset of the head has given up what it knows."""
+        return error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering)
+
+    def producer_told(self, told: ProducerTold) -> None:
+        """Note what an opening of a producer was told."""
+        self.producers_told.append(told)
 
     def unknown(self, attempt: Try, why: str) -> None:
         if attempt.fate is Fate.PENDING:
@@ -325,21 +322,26 @@ class History:
     # ------------------------------------------------------------------ reads
 
     def saw(self, who: str, transaction: Transaction) -> None:
-        """Note that a client was given a transaction, which must be the one that all others see under its id."""
+        """Note that a client was given a transaction; nobody else, if a reset of the head has given that up."""
         partition = transaction.partition
-        if transaction in self.given_up[partition].get(transaction.id, ()):
-            if partition not in self.lingering:
-                expected = f"id {transaction.id} of partition {partition}, given up by a reset, to be given to nobody"
-                self.violated("P4 no dirty read", expected, f"{who} was given {describe(transaction)}")
-            return
-        first = self.seen[partition].setdefault(transaction.id, transaction)
-        self._is_committed(partition, transaction.id)
-        if first is not transaction and first != transaction:
-            self.violated(
-                "P2 agreement",
-                f"id {transaction.id} of partition {transaction.partition} to be {describe(first)} for ever",
-                f"{who} was given {describe(transaction)}",
-            )
+        if transaction not in self.given_up[partition].get(transaction.id, ()):
+            self.seen[partition].setdefault(transaction.id, transaction)
+            self._is_committed(partition, transaction.id)
+
+    def given(self, reading: ReaderRecord, transaction: Transaction) -> None:
+        """Note that a reader is given this transaction next."""
+        reading.ended(transaction.id - 1)
+        reading.last = transaction.id
+        reading.count += 1
+
+    def read_all(self, reading: ReaderRecord, last: TransactionId) -> None:
+        """Note that a reader was given all there is up to `last`, which was known to be committed before it began."""
+        # After a reset of the head `last` may be a transaction of the log's own, which no reader gets.
+        reading.ended(last)
+
+    def not_applied(self, partition: PartitionId, id: TransactionId, error: Exception) -> None:
+        """Note that a view failed at a transaction, and not on purpose."""
+        self.unapplied.append(f"id {id} of partition {partition}: {error!r}")
 
     def known(self, partition: PartitionId) -> KnownBefore:
         """Return what is known to be committed at this moment."""
@@ -358,12 +360,6 @@ class History:
         self.listings.append(listing)
 
     def answered(self, answer: ProvedAnswer) -> None:
-        if answer.mark is not None and answer.mark < answer.floor:
-            self.violated(
-                "P2 agreement",
-                f"an answer at {answer.floor} or later, which was told before it was asked for",
-                f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
-            )
         if answer.partition not in self.lingering:
             self.answers.append(answer)
 
@@ -409,59 +405,36 @@ class History:
             attempt.fate = Fate.UNKNOWN
 
 
-class AssignmentCheck:
-    """A check of the assignments that one client follows: the generation of no partition falls."""
+class ReaderRecord:
+    """One reading: what is given to it, from a mark on, and which ids are left out."""
 
-    def __init__(self, history: History, who: str) -> None:
+    def __init__(
+        self, history: History, who: str, partition: PartitionId, after: TransactionId, since: int | None = None
+    ) -> None:
         self._history = history
-        self._who = who
-        self._generations: dict[PartitionId, int] = {}
-
-    def __call__(self, assignment: Assignment) -> None:
-        for partition, owner in assignment.owners.items():
-            known = self._generations.get(partition, 0)
-            if owner.generation < known:
-                self._history.violated(
-                    "P11 availability",
-                    f"an owner of partition {partition} of generation {known} or later",
-                    f"{self._who} went back to that of generation {owner.generation}",
-                )
-            self._generations[partition] = owner.generation
-
-
-class ReadCheck:
-    """A check of what one reader is given: ids rise from a mark on, no id comes twice, and ids left out are noted."""
-
-    def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
-        self._history = history
-        self._who = who
-        self._partition = partition
+        self.who = who
+        self.partition = partition
         self.last = after
+        self.since = since
+        """The commit time from which on it reads; None if it begins with an id."""
+        self.count = 0
+        """How many transactions it was given."""
 
     def take(self, transaction: Transaction) -> None:
         self.skip(transaction)
-        self._history.saw(self._who, transaction)
+        self._history.saw(self.who, transaction)
 
     def skip(self, transaction: Transaction) -> None:
-        """Check the id of a transaction, and nothing else: its body may not have come."""
-        history = self._history
-        history.reads += 1
-        if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:
-            history.violated(
-                "P3 order and density",
-                f"id {self.last + 1} of partition {self._partition} next",
-                f"{self._who} was given {describe(transaction)} as id {transaction.id} of {transaction.partition}",
-            )
-        self.ended(transaction.id - 1)
-        self.last = transaction.id
+        """Note the id of a transaction, and nothing else: its body may not have come."""
+        self._history.given(self, transaction)
 
     def ended(self, last: TransactionId) -> None:
         """Note that the reader is given nothing more up to the id `last`."""
         # A reader that goes on from before a reset of the head was given others, or none, under the ids above it.
-        if self._partition not in self._history.lingering:
-            left_out = self._history.left_out[self._partition]
+        if self.partition not in self._history.lingering:
+            left_out = self._history.left_out[self.partition]
             for transaction in range(self.last + 1, last + 1):
-                left_out.setdefault(transaction, self._who)
+                left_out.setdefault(transaction, self.who)
         self.last = max(self.last, last)
 
 

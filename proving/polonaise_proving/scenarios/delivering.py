@@ -1,8 +1,9 @@
 """Players and targets in a schedule: two players of one name, two or three targets, and what goes wrong with them.
 
 Each is a process on a machine of its own, and so also meets what the nemesis does to all nodes. One target may be
-served by two processes, as one database may be; the second player speaks to the second one. Delivery ends before the
-trials: these try other promises.
+served by two processes, as one database may be; the second player speaks to the second one. Targets come and go, at the
+place that they had or at an empty one, and their disks are put back. Delivery ends before the trials: these try other
+promises.
 """
 
 from __future__ import annotations
@@ -11,27 +12,36 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, cast
 
 from polonaise.client.log import Log
-from polonaise.errors import PolonaiseError, ProducerFenced
+from polonaise.errors import Closed, PolonaiseError, ProducerFenced
 from polonaise.host import Host
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget, Judge
 from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.player.linkserver import LinkServer
 from polonaise.player.player import Player
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, TargetName
+from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.targetsession import ServedTargets
-from polonaise_proving.faults.targetmoving import TargetMoves, put_back
+from polonaise.terms import TransactionId
 from polonaise_proving.judges.deliverycheck import PROMISE, DeliveryCheck, PlayerLife
 from polonaise_proving.record.observations import History, Violation
-from polonaise_proving.scenarios.watchedtarget import WatchedTarget
+from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, decode
 from polonaise_proving.stages.simulated.cluster import Cluster, Node, until_stopped
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
 from polonaise_proving.stages.simulated.loop import LIFE, VirtualTask
 from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import World
 from polonaise_proving.work.simulatedtarget import SimulatedTarget, TargetTrouble
 
+_COMINGS_SHARE: Final = 0.3
+"""The share of schedules with players in which targets come and go."""
+_MOVES_SHARE: Final = 0.5
+"""The share of these times at which the target comes back empty."""
 _PLAYER: Final = "deliverer"
 _PORT: Final = 6000
 _LOOK_S: Final = 0.2
@@ -47,6 +57,131 @@ _SECOND_PROCESS_SHARE: Final = 0.4
 """The share of schedules in which two processes serve the first target."""
 _HOLD_SHARE: Final = 0.3
 """The share of schedules in which a target is kept from applying for longer than health may be silent about it."""
+
+
+def put_back(check: DeliveryCheck, name: TargetName, disk: SimulatedDisk, source: random.Random) -> bool:
+    """Take some of what a target has applied on its present stream off its disk, as if that was put back.
+
+    Returns whether that was possible now: nobody may be writing, and the stream must have brought something.
+    """
+    raw = check.look(name).raw
+    if not _is_settled(raw, disk):
+        return False
+    ends = [0]
+    for step, end in decode(raw):
+        ends = [end] if isinstance(step, FenceTaken) else [*ends, end]
+    if len(ends) < 2 or ends[-1] != len(disk.file(MEMORY_FILE).cache):
+        return False
+    disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
+    check.put_back(name)
+    return True
+
+
+def empty(check: DeliveryCheck, name: TargetName, disk: SimulatedDisk) -> bool:
+    """Take all that a target keeps off its disk, its fence too, as if its name was given to an empty place.
+
+    Returns whether that was possible now: nobody may be writing.
+    """
+    if not _is_settled(check.look(name).raw, disk):
+        return False
+    disk.truncate(MEMORY_FILE, 0)
+    check.put_back(name)
+    return True
+
+
+def _is_settled(raw: bytes, disk: SimulatedDisk) -> bool:
+    return bool(raw) and not disk.locks and not disk.file(MEMORY_FILE).unsynced
+
+
+class TargetMoves:
+    """Takes targets away from players, and gives them back."""
+
+    def __init__(
+        self,
+        world: World,
+        check: DeliveryCheck,
+        disks: Mapping[TargetName, SimulatedDisk],
+        troubles: Mapping[TargetName, TargetTrouble],
+    ) -> None:
+        self._world = world
+        self._disks = disks
+        self._check = check
+        self._troubles = troubles
+        self._names = list(troubles)
+        self._source = world.random("targets come and go")
+        self._drawn = self._source.random() < _COMINGS_SHARE
+        self.resting = False
+        """Whether targets stay from now on."""
+
+    async def run(self, player: Player, endpoint: Callable[[TargetName], DeliveryEndpoint]) -> None:
+        """Take targets away from a player, and give them back under their names, until it ends or `resting` is set."""
+        source = self._source
+        while self._drawn and not self.resting:
+            await asyncio.sleep(source.uniform(0.1, 2.0))
+            name = source.choice(self._names)
+            moves = source.random() < _MOVES_SHARE
+            with contextlib.suppress(Closed):  # the player has ended meanwhile
+                if moves:
+                    await self._read_begun(player, name)
+                await player.remove_target(name)
+                await asyncio.sleep(source.choice((0.0, 0.1, 0.7)))
+                if moves:
+                    await self._empty(name)
+                player.add_target(name, endpoint(name))
+
+    async def _read_begun(self, player: Player, name: TargetName) -> None:
+        """Wait for a moment, or until a read for a target is under way: its answer comes when the target is gone."""
+        assert player._delivery is not None
+        stream = player._delivery.machine.targets[name]
+        for _ in range(_TRIES):
+            if any(pair.queue is not None and pair.queue.reads for pair in stream.pairs.values()):
+                return
+            await asyncio.sleep(0.01)
+
+    async def _empty(self, name: TargetName) -> None:
+        """Have a target keep nothing any more, as soon as nobody writes there."""
+        for _ in range(_TRIES):
+            if empty(self._check, name, self._disks[name]):
+                self._troubles[name].put_back += 1
+                self._world.faults.count("target_moved")
+                return
+            await asyncio.sleep(0.01)
+
+
+class WatchedTarget:
+    """A target whose answers are compared with its disk at the moment when they are given."""
+
+    def __init__(self, inner: DeliveryTarget, check: DeliveryCheck, name: TargetName) -> None:
+        self._inner = inner
+        self._check = check
+        self._name = name
+
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+        """Pass the stream on; an accepted fence has to be durable, and so what was told as applied."""
+        put_back = self._check.targets[self._name].put_back
+        acceptance = await self._inner.accept(offered, source)
+        if put_back == self._check.targets[self._name].put_back:
+            self._check.answered(self._name, acceptance.applied, offered if acceptance.accepted else NO_FENCE)
+        return acceptance
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        """Pass the batch on; it may be applied under the fence that is kept only, and has to be durable then."""
+
+        def judging(kept: Fence, applied: TransactionId, given: DeliveryBatch) -> Verdict:
+            verdict = judge(kept, applied, given)
+            if verdict is Verdict.APPLY:
+                fence = cast(Reception, judge.__self__).fence  # type: ignore[attr-defined]
+                self._check.applies(self._name, fence)
+            return verdict
+
+        put_back = self._check.targets[self._name].put_back
+        applied = await self._inner.apply(batch, judging)
+        if applied.verdict is Verdict.APPLY and put_back == self._check.targets[self._name].put_back:
+            self._check.answered(self._name, {batch.partition: applied.last})
+        return applied
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 def _settings(source: random.Random) -> PlayerSettings:

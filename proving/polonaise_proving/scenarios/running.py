@@ -1,21 +1,26 @@
-"""How a campaign runs: its options, where its files are, and the table of what it did."""
+"""How a campaign runs: its options, where its files are, its bar, and the tables of what it did."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 import polonaise
 import polonaise_proving
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.record.failures import GaveUp
 
 SOURCES: Final = os.pathsep.join(
     str(Path(file).parents[1]) for file in (polonaise.__file__, polonaise_proving.__file__)
@@ -27,15 +32,6 @@ def options(program: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the command-line options that every campaign takes."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
-    add_mutation(parser)
-    parser.add_argument(
-        "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
-    )
-    return parser
-
-
-def add_mutation(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--mutation` to the parser of a campaign, whose processes then have it."""
     parser.add_argument(
         "--mutation",
         default="",
@@ -44,6 +40,10 @@ def add_mutation(parser: argparse.ArgumentParser) -> None:
         help="a mutation that all processes of the campaign run with, and that it has to find: "
         "`python -m polonaise_proving.simulator --list-mutations` names them",
     )
+    parser.add_argument(
+        "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
+    )
+    return parser
 
 
 @contextlib.contextmanager
@@ -57,16 +57,62 @@ def directory(keep: Path | None) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def table(title: str, figures: Mapping[str, int | str]) -> Table:
-    """Return a text table of figures, each with its label."""
-    rows = Table("what", "figure", title=title)
-    for name, figure in figures.items():
-        rows.add_row(name, figure if isinstance(figure, str) else f"{figure:,}")
-    return rows
+class CampaignReport(Protocol):
+    """What a campaign did, and what it found."""
+
+    @property
+    def wrong(self) -> Sequence[str]:
+        """A text for each mistake."""
+        ...
 
 
-def print_wrong(console: Console, wrong: list[str]) -> int:
-    """Print the first mistakes. Return the exit status: 1 if a mistake was found, else 0."""
-    for each in wrong[:20]:
-        console.print(f"[red]wrong:[/] {each}", soft_wrap=True)
-    return int(bool(wrong))
+class Figures(NamedTuple):
+    """A table of what a campaign did."""
+
+    title: str
+    rows: Mapping[str, int | str | Sequence[str]]
+    """By label: a figure, or the cells of a row."""
+    header: Sequence[str] = ("what", "figure")
+
+    def table(self) -> Table:
+        """Return the figures as a table of text."""
+        table = Table(*self.header, title=self.title)
+        for name, row in self.rows.items():
+            cells = [row] if isinstance(row, str) else [f"{row:,}"] if isinstance(row, int) else row
+            table.add_row(name, *cells)
+        return table
+
+
+Report = TypeVar("Report", bound=CampaignReport)
+Progressed = Callable[[float], None]
+"""Called with how much of a campaign is done."""
+
+
+def carry_out(
+    options: argparse.Namespace,
+    total: float,
+    campaign: Callable[[Path, Progressed], Report],
+    told: Callable[[Report], Sequence[Figures]],
+) -> int:
+    """Run a campaign under a bar that ends at `total`, and print what it did and the first mistakes.
+
+    Returns the exit status: 1 if a mistake was found, or the campaign gave up; else 0.
+    """
+    console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleared up then too
+    with (
+        put_into_children(options.mutation),
+        directory(options.keep) as where,
+        Progress(console=console) as progress,
+    ):
+        bar = progress.add_task("campaign", total=total)
+        try:
+            report = campaign(where, lambda done: progress.update(bar, completed=done))
+        except GaveUp as error:
+            console.print(f"[red]gave up:[/] {error}", soft_wrap=True)
+            return 1
+    for each in told(report):
+        console.print(each.table())
+    for mistake in report.wrong[:20]:
+        console.print(f"[red]wrong:[/] {mistake}", soft_wrap=True)
+    return int(bool(report.wrong))

@@ -16,40 +16,35 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from polonaise.client.log import Log, partitions_of
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
-from polonaise.terms import BodyForm
+from polonaise.terms import BodyForm, PartitionId, TransactionId
 from polonaise_proving.faults.clockfaults import ClockFaults
 from polonaise_proving.faults.disaster import Disaster
 from polonaise_proving.faults.doubleowner import DoubleOwner
 from polonaise_proving.faults.headresetting import HeadResets
-from polonaise_proving.faults.memberschanging import MemberChanges
 from polonaise_proving.faults.nemesis import Nemesis
-from polonaise_proving.faults.requirementchanges import RequirementChanges
-from polonaise_proving.faults.storagemoving import StorageMoves
-from polonaise_proving.judges.checkers import check, check_replicas
-from polonaise_proving.judges.committimes import CommitTimes
-from polonaise_proving.judges.moments import quorum_holds
-from polonaise_proving.judges.ownershipcheck import OwnershipCheck
+from polonaise_proving.faults.operators import MemberChanges, RequirementChanges, StorageMoves
+from polonaise_proving.judges.checkers import CommitTimes, check, check_replicas
+from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
+from polonaise_proving.judges.moments import OwnershipCheck, all_closed, copies_hold, quorum_holds
 from polonaise_proving.record.diskaudit import FinalLog
 from polonaise_proving.record.failures import ScheduleFailed
-from polonaise_proving.record.observations import AssignmentCheck, History, Violation
+from polonaise_proving.record.observations import Violation
 from polonaise_proving.scenarios.delivering import Delivering
-from polonaise_proving.scenarios.ownerwatch import watch_owners
 from polonaise_proving.scenarios.trials import Trials
 from polonaise_proving.stages.simulated.cluster import Cluster, Knobs, Node
-from polonaise_proving.stages.simulated.configuration import Configuration, DiskConfiguration, NetworkConfiguration
+from polonaise_proving.stages.simulated.environment import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise_proving.stages.simulated.loop import START_S, Killed
 from polonaise_proving.stages.simulated.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise_proving.stages.simulated.world import World
 from polonaise_proving.work import workload
 from polonaise_proving.work.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise_proving.work.leaseholding import HOLDERS, LeaseHolders
-from polonaise_proving.work.rarework import RARE_STEPS
-from polonaise_proving.work.workload import STEPS, ClientLife, Step
+from polonaise_proving.work.workload import RARE_STEPS, STEPS, ClientLife, Step
 
 if TYPE_CHECKING:
     from polonaise_proving.judges.archivecheck import ArchiveCheck
@@ -89,17 +84,7 @@ _DISASTER_SHARE: Final = 0.08
 """The share of seeds that end with a disaster, besides all those that end with fragments ahead of the replicas."""
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
-
-
-class _Operator(Protocol):
-    """Somebody who works in processes of their own, with the cluster or on it, until it has healed and beyond."""
-
-    resting: bool
-    """Whether the faults are over."""
-
-    async def run(self, node: Node, host: Host) -> None:
-        """Live one life of such a process."""
-        ...
+_OWNERS_LOOK_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -198,7 +183,7 @@ class Schedule:
     def __init__(self, seed: int, *, record: bool = False) -> None:
         self.world = World(seed, _drawn(seed, record=record))
         self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
-        self.history = History(self.knobs.partitions)
+        self.history = ClientsJudge(self.knobs.partitions)
         self.history.window_is_kept = self.knobs.windows
         self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)
@@ -233,14 +218,15 @@ class Schedule:
             self.nemesis.trouble_store(self._archiving.store)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self._operators: list[_Operator] = []
+        self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders] = []
+        """Those who do something to the cluster of their own accord until it has healed."""
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self._add("double-owner", DoubleOwner(self.cluster, self.nemesis.left_whole, self.history))
         if self.world.random("storage moves").random() < _MOVES_SHARE:
             self._add("operator", StorageMoves(self.cluster))
         if self.knobs.spares:
             self._add("another-operator", MemberChanges(self.cluster, self.history))
-        self.history.copies_checks.append(partial(self._observer.check_copies, self.nemesis.spoilt))
+        self.history.copies_checks.append(self._proved)
         self._requirement: RequirementChanges | None = None
         if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
             requirement = self._requirement = RequirementChanges(self.cluster, self.history)
@@ -270,7 +256,12 @@ class Schedule:
         weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
         return [step for step, _ in (*STEPS, *RARE_STEPS)], weights
 
-    def _add(self, name: str, operator: _Operator, count: int = 1) -> None:
+    def _add(
+        self,
+        name: str,
+        operator: DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders,
+        count: int = 1,
+    ) -> None:
         self._operators.append(operator)
         names = [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
         self.cluster.others += [Node(self.cluster, each, operator.run) for each in names]
@@ -475,10 +466,13 @@ class Schedule:
 
     # ------------------------------------------------------------------ what a client process runs
 
+    def _proved(self, partition: PartitionId, last: TransactionId, copies: int) -> None:
+        holding = self._observer.holding(self.nemesis.spoilt, partition, last)
+        self.history.violations.extend(copies_hold(partition, last, copies, holding))
+
     def _ended(self, node: Node) -> None:
-        if node.process is not None and node.process.left_open:
-            seen = f"{node.name} left open {', '.join(node.process.left_open)}"
-            self.history.violated("P11 availability", "a process that ends to close all it has open", seen)
+        if node.process is not None:
+            self.history.violations.extend(all_closed(node.name, node.process.left_open))
         application = self.applications.get(node.name)
         if application is not None and not application.finished:
             application.died()
@@ -580,3 +574,32 @@ class Schedule:
 
 def _wants(header: int) -> bool:
     return header != UNWANTED_HEADER
+
+
+async def watch_owners(cluster: Cluster, check: OwnershipCheck) -> None:
+    """Look for servers that run on although their sessions can have ended, until one owns something then.
+
+    Only for seeds with sessions.
+    """
+    session_s = cluster.knobs.session_s
+    was_paused: set[str] = set()
+    while True:
+        await asyncio.sleep(_OWNERS_LOOK_S)
+        for node in cluster.servers:
+            server, contact = cluster.owners.get(node.name), cluster.contacts.get(node.name)
+            if server is None or contact is None or node.process is None or not node.running:
+                continue
+            # One that has just been resumed has had no chance yet to look at its clock.
+            paused_before = node.name in was_paused
+            was_paused.discard(node.name)
+            if node.process.paused:
+                was_paused.add(node.name)
+            if node.process.paused or paused_before:
+                continue
+            over_s = cluster.world.now - (contact.contact_s + session_s)
+            if over_s <= 0.0:
+                continue
+            cluster.world.faults.count("session_run_out")
+            if owned := [number for number, served in server.partitions.items() if served.owner.session]:
+                check.outlives(node.name, owned, over_s)
+                return

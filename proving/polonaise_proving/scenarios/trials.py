@@ -12,18 +12,26 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from polonaise.client.log import Log
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT, Assignment
+from polonaise.host import Host
 from polonaise.log.control import CONTROL_FILE
-from polonaise.terms import FailureReason
-from polonaise_proving.faults.mislaying import MislaidDirectories
+from polonaise.terms import NO_TRANSACTION, FailureReason, TransactionId
 from polonaise_proving.faults.nemesis import Nemesis
-from polonaise_proving.judges.moments import planned_fails_nothing
-from polonaise_proving.record.observations import Violation
-from polonaise_proving.stages.simulated.cluster import Node
+from polonaise_proving.judges.moments import (
+    loss_is_counted_no_more,
+    moved_once,
+    owned_as_before,
+    planned_fails_nothing,
+    refused_is_left,
+)
+from polonaise_proving.record.observations import History, Violation, raise_first
+from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from polonaise_proving.stages.simulated.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
-from polonaise_proving.work.waiting_client import WaitingClient
+from polonaise_proving.work import workload
+from polonaise_proving.work.application import Application
 
 _ROT_SHARE: Final = 0.25
 """Among the seeds with three or more replicas, the share of those in which a bit of a sealed segment rots when all work
@@ -47,8 +55,8 @@ _NEEDED_S: Final = 8.0
 _BROKEN_OFF: Final = 3
 """How many times as long it may take where connections break by chance: each break begins the session's start anew."""
 _TOLD_S: Final = 15.0
-"""Virtual seconds within which a waiting client must be told which nodes it waits for, and health must say why a
-directory is refused."""
+"""Virtual seconds within which a waiting client must be told which nodes it waits for, health must say why a directory
+is refused, and owners who answers with an empty directory, or is gone again."""
 _LOST_S: Final = 40.0
 """Virtual seconds for which a majority of the storage nodes is away: several times as long as a server's grace."""
 _TAKEN_BACK_GRACES: Final = 25
@@ -71,6 +79,42 @@ for what it demands, and its refusal went with the mount: then no stopped node i
 
 Strike = Callable[[Node], Awaitable[float]]
 """Harms a node's disk; returns the virtual seconds within which it must be whole again, or 0 if nothing was done."""
+_OPEN_S: Final = 10.0
+"""Virtual seconds within which every partition must be open once the right directories are back."""
+
+
+class WaitingClient:
+    """A client that appends to each partition once `go` is set. Its process has one life only."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        self._cluster = cluster
+        self._log: Log | None = None
+        partitions = cluster.knobs.partitions
+        self.application = Application(history, "waiting", partitions, 0, cluster.world.random("waiting"))
+        self.go = asyncio.Event()
+        self.mounted = False
+        self.done = False
+
+    @property
+    def trouble(self) -> str:
+        """The trouble of partition 0 as the client is told it now; empty if the partition has none."""
+        return str((self._log.trouble(0) if self._log is not None else None) or "")
+
+    async def run(self, node: Node, host: Host) -> None:
+        """Mount all partitions, wait for `go`, then append to each and read it."""
+        coordinator, ledger = self._cluster.coordinator(node, host), self.application.ledger
+        async with Log(host, coordinator, view=ledger, settings=self._cluster.knobs.client) as log:
+            self._log = log
+            partitions = range(self._cluster.knobs.partitions)
+            for partition in partitions:
+                await log.ready(partition)
+            self.mounted = True
+            await self.go.wait()
+            session = workload.ClientLife(host, self.application, log)
+            for partition in partitions:
+                await workload.last_step(session, partition)
+            self.done = True
+            await asyncio.get_running_loop().create_future()
 
 
 class Trials:
@@ -143,8 +187,7 @@ class Trials:
             self._observer.stop_if_violated()
             if not node.running or not self._observer.counted_though_lost(node):
                 told_s = self._cluster.world.now
-            elif self._cluster.world.now > told_s + _LOSS_TOLD_S:
-                raise Violation("P13 fail-safe", f"no owner to count what {node.name} has lost", "one does")
+            raise_first(loss_is_counted_no_more(node.name, self._cluster.world.now - told_s, _LOSS_TOLD_S))
             if self._cluster.world.now >= until_s:
                 scrubbed = self._cluster.stores[node.name].scrubbed
                 raise Violation("P10 corruption", f"{node.name} to be found bad and mended", f"{scrubbed}")
@@ -236,8 +279,7 @@ class Trials:
                     for server in self._cluster.running_servers
                 ),
             )
-        if refused != disk.files():
-            raise Violation("P13 fail-safe", f"the refused directory of {node.name} as it was", str(disk.paths()))
+        raise_first(refused_is_left(node.name, refused, disk.files()))
         self._cluster.refuses.discard(node.name)
         await self._nemesis.replace_disk(node, disk.wipe)
         await self._observer.repaired(node)
@@ -277,8 +319,7 @@ class Trials:
             await node.process.ended()
             await self._observer.until(SETTLE_S, self._observer.all_engaged)
         await self._worked()
-        for violation in planned_fails_nothing(tries[first:], {True: _ENDED, False: (*_ENDED, _PASSED_OVER)}):
-            raise violation
+        raise_first(planned_fails_nothing(tries[first:], {True: _ENDED, False: (*_ENDED, _PASSED_OVER)}))
         self._faults.count("planned")
 
     # ------------------------------------------------------------------ P11: copies
@@ -335,8 +376,8 @@ class Trials:
             await asyncio.sleep(_LATER_S)
         await asyncio.sleep(LEASE_S)
         # Where the network breaks connections by chance, enough of them make a server give up what it owns.
-        if self._held() != held and not (self._network_breaks() and self._given_up()):
-            raise Violation("P11 availability", f"servers that work to keep what they own: {held}", f"{self._held()}")
+        if not (self._network_breaks() and self._given_up()):
+            raise_first(owned_as_before(held, self._held()))
         # A session may just begin anew, such as with a replica that was not there and has caught up by now.
         await self._observer.until(REPAIR_S, lambda: self._owned() == owned)
 
@@ -365,7 +406,7 @@ class Trials:
     async def _owners_that_are_cut_off_are_replaced(self) -> None:
         """Cut an owner off from the coordinator for longer than its session: the other servers must take over.
 
-        It must stop by itself before (`ownershipcheck`), and be allowed to own again when it is back. Nothing is done
+        It must stop by itself before (`OwnershipCheck`), and be allowed to own again when it is back. Nothing is done
         with a single server.
         """
         owned = self._owned()
@@ -447,16 +488,58 @@ class Trials:
         finally:
             for node in away:
                 node.let_up()
-        moves = sum(self._generations()) - sum(before)
-        if moves > len(before):
-            raise Violation("P11 availability", "partitions that nobody can serve to stay", f"{moves} moves")
+        raise_first(moved_once(sum(self._generations()) - sum(before), len(before)))
         await self._observer.repaired()
         self._faults.count("majority_lost")
 
     async def _mislaid_directories_are_taken(self) -> None:
-        """Let most storage nodes come up with empty directories, then with theirs: all partitions open at once."""
-        if len(self._cluster.storage) > 1:
-            await MislaidDirectories(self._observer, self._nemesis, self._random).run()
+        """Let most storage nodes come up with empty directories, as with a mount that is missing, then with theirs.
+
+        Nothing is lost by that: all partitions open at once, and who looks meanwhile is told of what is there now.
+        """
+        storage, cluster = self._cluster.storage, self._cluster
+        if len(storage) == 1:
+            return
+        # What rots on a spoilt disk without having been read is no loss only as long as the others have it.
+        sound = [node for node in storage if node.name not in self._nemesis.spoilt]
+        nodes = self._random.sample(sound, self._random.randint(len(storage) // 2 + 1, len(sound)))
+        for node in nodes:
+            node.hold_down()
+            self._nemesis.crash_or_power_loss(node)
+        await asyncio.sleep(0)  # until the processes are put away: a disk can't be replaced under a living one
+        right = [node.machine.disk.snapshot() for node in nodes]
+        for node in nodes:
+            self._nemesis.spoil(node)  # so that nobody looks for the log there meanwhile
+            node.machine.disk.wipe()
+            node.let_up()
+        await self._observer.until(_TOLD_S, lambda: self._all_listed_empty(nodes), "P13 fail-safe")
+        for node in nodes:
+            node.hold_down()
+            node.crash()
+        await self._observer.until(_TOLD_S, lambda: not self._listed(nodes), "P13 fail-safe")
+        for node, image in zip(nodes, right, strict=True):
+            node.machine.disk.restore(image)
+            self._nemesis.is_whole(node)
+            node.let_up()
+        await self._observer.until(_OPEN_S, lambda: all(map(cluster.is_open, range(cluster.knobs.partitions))))
+        cluster.world.faults.count("mislaid")
+        await self._observer.repaired()
+
+    def _all_listed_empty(self, nodes: list[Node]) -> bool:
+        """Whether the owner of each partition lists all these nodes, as empty, for who would reset its head."""
+        told = self._listed(nodes)
+        return len(told) == len(nodes) * self._cluster.knobs.partitions and all(last == NO_TRANSACTION for last in told)
+
+    def _listed(self, nodes: list[Node]) -> list[TransactionId]:
+        """Return the last id that owners list for these nodes, once for each partition and node."""
+        names = {self._cluster.storage_id(node) for node in nodes}
+        return [
+            held["last"]
+            for server in self._cluster.running_servers
+            for health in server.health()["partitions"].values()
+            for name, held in health.get("held", {}).items()
+            if name in names
+        ]
 
     async def _slow_disks_are_waited_for(self) -> None:
         """Let every call to every disk take longer than an owner's patience: appends go on, slowly, all the same.

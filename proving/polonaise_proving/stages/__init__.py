@@ -2,6 +2,5 @@
 
 `simulated` is a machine that is made up, with whole clusters in one thread. `hosts` are real processes, on hosts of
 their own where the machine allows it. On this machine alone: `processes`, which a `watchdog` ends if their run dies,
-`databases` with their `databaseservers`, and `soaknode`, a node that fills its caches soon. `waiting` for them has an
-end.
+`databaseservers`, and `soaknode`, a node that fills its caches soon.
 """

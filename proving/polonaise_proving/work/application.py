@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from polonaise.client.log import Log
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.record.observations import ACCOUNT_START, MOVE, History, Kind, ReadCheck, Try, parse_body
+from polonaise_proving.record.observations import ACCOUNT_START, MOVE, History, Kind, ReaderRecord, Try, parse_body
 
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""
@@ -30,9 +30,8 @@ class Ledger:
 
     def __init__(self, history: History, who: str, partitions: int, source: random.Random) -> None:
         self._history = history
-        self._who = who
         self._random = source
-        self._readings = [ReadCheck(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
+        self._readings = [ReaderRecord(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
         self._balances: list[dict[int, int]] = [{} for _ in range(partitions)]
         self.slow_s = 0.0
         """The most virtual seconds that one transaction in ten takes to be applied."""
@@ -63,7 +62,7 @@ class Ledger:
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> None:
         if not isinstance(error, ViewTrouble):
-            self._history.violated("P2 agreement", f"id {id} of partition {partition} to be applied", repr(error))
+            self._history.not_applied(partition, id, error)
 
     def balance(self, partition: PartitionId, account: int) -> int:
         return self._balances[partition].get(account, ACCOUNT_START)

@@ -29,7 +29,7 @@ from polonaise.errors import (
 )
 from polonaise_proving.record.bank import ACCOUNTS, BankOperation, Transfer
 from polonaise_proving.record.bankledger import BankLedger
-from polonaise_proving.record.failures import SmokeFailed
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.history import LineKind
 from polonaise_proving.record.journal import Journal
 from polonaise_proving.stages.hosts.clientjob import END, PAUSE, QUIET, ClientJob
@@ -74,7 +74,7 @@ class Client:
         """Append until told to be quiet; once told to end, wait until the view has applied all of the log.
 
         Raises an `ExceptionGroup` of what ended an append: an error that no fault of the cluster explains, or
-        `SmokeFailed` if it got no answer. Raises `DeadlineExceeded` if the end of the log is not told, or a view does
+        `GaveUp` if it got no answer. Raises `DeadlineExceeded` if the end of the log is not told, or a view does
         not come to it, and the error that stopped a view.
         """
         self._journal.write(LineKind.OPEN)
@@ -149,7 +149,7 @@ class Client:
         except AppendUnknown:
             self._journal.write(LineKind.FAILED, partition, runs[-1] if runs else name)
             self._journal.write(LineKind.UNKNOWN, partition, runs[-1] if runs else name)
-        except SmokeFailed:
+        except GaveUp:
             raise
         except PolonaiseError as error:
             if isinstance(error, AppendFailed | NotOwner):
@@ -164,7 +164,7 @@ class Client:
     async def _known(self, fate: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
         """Wait for a fate, once more if it was unknown after the deadline. Raises what the append failed with.
 
-        Raises `AppendUnknown` if nobody finds out any more, and `SmokeFailed` if no answer comes: no fault lasts that
+        Raises `AppendUnknown` if nobody finds out any more, and `GaveUp` if no answer comes: no fault lasts that
         long, so an append without an answer by then was lost by the library.
         """
         try:
@@ -175,7 +175,7 @@ class Client:
                 raise
             return await self._known(error.receipt)
         except TimeoutError:
-            raise SmokeFailed(f"an append has no answer after {_LAST_S:g} s") from None
+            raise GaveUp(f"an append has no answer after {_LAST_S:g} s") from None
 
 
 def _hear(loop: asyncio.AbstractEventLoop, client: Client) -> None:

@@ -7,14 +7,23 @@ import contextlib
 import random
 import signal
 import sys
+from collections.abc import Mapping
+from typing import Final
 
 import polonaise
 from polonaise.errors import PolonaiseError
-from polonaise_proving.work.deliveryroute import PARTITIONS, TARGETS
+from polonaise.terms import Transaction
 
+TARGETS: Final = "abc"
+PARTITIONS: Final = 3
 BURST_MAX = 12
 PAUSE_S = 0.04
 """Seconds between two bursts: the test is of faults, not of speed."""
+
+
+def route(tx: Transaction) -> Mapping[str, bytes]:
+    names, _, rest = tx.data.partition(b":")
+    return dict.fromkeys(names.decode(), rest)
 
 
 async def main(address: str, seed: int) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, cast
 
 from polonaise.client.appends import CopiedReceipt, Receipt
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.protocol.draft import Change, Draft, Expectation, built
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     Abandoned,
@@ -31,14 +33,30 @@ from polonaise.errors import (
     ProducerFenced,
 )
 from polonaise.host import Host
-from polonaise.terms import LockMode, PartitionId
-from polonaise_proving.record.observations import COUNT, MOVE, PRODUCED, Kind, Listing, ProvedAnswer, ReadCheck, Try
+from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
+from polonaise.terms import ChangeKind, LockMode, PartitionId, TransactionId
+from polonaise.wire.appends import CHANGE, AppendColumns, Operation
+from polonaise_proving.record.observations import (
+    COUNT,
+    MOVE,
+    NOBODY_HAS,
+    PRODUCED,
+    Kind,
+    Listing,
+    ProducerTold,
+    ProvedAnswer,
+    ReaderRecord,
+    Try,
+)
 from polonaise_proving.work.application import UNWANTED_HEADER, Application
 
 _ACCOUNTS: Final = 4
 _COUNTERS: Final = 2
 
 Step = Callable[["ClientLife", PartitionId], Awaitable[None]]
+_THINGS: Final = 6
+_AGES: Final = (0, 0, 1, 3, 8)
+"""The numbers of ids, one drawn per transaction, by which a mark in a group lies below the applied high-water mark."""
 
 
 class ClientLife:
@@ -115,7 +133,7 @@ class ClientLife:
                 self.history.proved(attempt, receipt.id, receipt.needs.copies)
 
     def failed(self, attempt: Try, error: PolonaiseError) -> None:
-        self.history.contradicted(error, str(attempt))
+        self.history.refused(error, str(attempt))
         rests_on = error.conflict if isinstance(error, LockConflict) else None
         self.history.failed(attempt, str(error), rests_on)
 
@@ -358,7 +376,7 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
     count_left = session.random.randrange(1, 40)
-    reading = ReadCheck(session.history, f"a reader of {session.application.who}", partition, after)
+    reading = ReaderRecord(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
@@ -368,12 +386,7 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
                 return
             if pause_s:
                 await asyncio.sleep(pause_s)
-    floor = session.history.still_known(known)
-    if any(id in session.history.seen[partition] for id in range(reading.last + 1, floor + 1)):
-        seen = f"the reading of {session.application.who} ended at {reading.last}"
-        session.history.violated("P2 agreement", f"the log up to {floor}, which was committed before", seen)
-    # After a reset of the head the last id that is known may be a transaction of the log's own, which no reader gets.
-    reading.ended(floor)
+    session.history.read_all(reading, session.history.still_known(known))
 
 
 async def read_since(session: ClientLife, partition: PartitionId) -> None:
@@ -382,15 +395,12 @@ async def read_since(session: ClientLife, partition: PartitionId) -> None:
     if not seen:
         return
     since = session.random.choice(list(seen.values())).commit_time_us
-    reading: ReadCheck | None = None
+    reading: ReaderRecord | None = None
     transactions = session.log.read_time(partition, since=since, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             if reading is None:
-                reading = ReadCheck(session.history, "a reader by time", partition, tx.id - 1)
-                before = seen.get(tx.id - 1)
-                if tx.commit_time_us < since or (before is not None and before.commit_time_us >= since):
-                    session.history.violated("P3 order and density", f"the first since {since}", f"{tx.id} was given")
+                reading = ReaderRecord(session.history, "a reader by time", partition, tx.id - 1, since)
             reading.take(tx)
 
 
@@ -398,7 +408,7 @@ async def look_up(session: ClientLife, partition: PartitionId) -> None:
     """Look up one transaction by its id."""
     known = session.history.told[partition]
     id = session.random.randrange(0, known + 3)
-    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, id - 1)
+    reading = ReaderRecord(session.history, f"a look-up of {session.application.who}", partition, id - 1)
     try:
         reading.take(await session.log.transaction(id, partition, timeout=session.timeout_s()))
     except BeyondLog:
@@ -414,10 +424,8 @@ async def flush(session: ClientLife, partition: PartitionId) -> None:
     mark = await session.log.flush(partition, timeout=session.timeout_s())
     session.unsettled = [receipt for receipt in session.unsettled if not receipt.settled]
     undecided = [receipt for receipt in before if not receipt.settled]
-    if undecided:
-        session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
     floor = session.history.still_known(known)
-    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark, undecided=undecided))
 
 
 async def ask(session: ClientLife, partition: PartitionId) -> None:
@@ -446,14 +454,14 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (  # with their weights, which each
 async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
     """Take one step, which a fault or a time-out ends without being raised.
 
-    A fault that tells of a contradiction is noted in the history as a violation.
+    A fault is noted in the history: it may tell of a contradiction.
     """
     try:
         await step(session, partition)
     except (TimeoutError, Closed):
         return
     except PolonaiseError as error:
-        session.history.contradicted(error, step.__name__)
+        session.history.refused(error, step.__name__)
 
 
 async def last_step(session: ClientLife, partition: PartitionId) -> None:
@@ -482,7 +490,7 @@ async def last_step(session: ClientLife, partition: PartitionId) -> None:
     await receipt.applied()
     mark = await _mark(session, partition, 60.0)
     await _listing(session, partition, b"", 60.0)
-    reading = ReadCheck(history, f"the last reader of {application.who}", partition, -1)
+    reading = ReaderRecord(history, f"the last reader of {application.who}", partition, -1)
     while reading.last < mark:
         try:
             async for tx in session.log.read(partition, after=reading.last, until=mark, timeout=5.0):
@@ -490,3 +498,106 @@ async def last_step(session: ClientLife, partition: PartitionId) -> None:
             reading.ended(mark)
         except PolonaiseError:
             await asyncio.sleep(0.1)
+
+
+class MarkedGroup(Group):
+    """A group whose transactions were built on different states, and which is judged by the oldest of them."""
+
+    marks: Sequence[TransactionId] = ()
+
+    def columns(
+        self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
+    ) -> AppendColumns:
+        columns = super().columns(sequence, client_high_water_mark, operations)
+        columns.client_high_water_marks = array("q", self.marks)
+        return columns
+
+
+class Opening(Group):
+    """An append that opens a producer under a given epoch, without a look at who has opened it meanwhile."""
+
+    epoch = 0
+    key = b""
+
+    def columns(
+        self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
+    ) -> AppendColumns:
+        columns = super().columns(sequence, client_high_water_mark, operations)
+        columns.operations = [Operation(0, CHANGE + ChangeKind.PRODUCE, self.key, pack_request(self.epoch, OPEN))]
+        return columns
+
+
+async def append_marked_group(session: ClientLife, partition: PartitionId) -> None:
+    """Append a group whose transactions have locks and marks of their own."""
+    random = session.random
+    count, applied = random.randrange(2, 5), session.log.applied(partition)
+    marks = [max(-1, applied - random.choice(_AGES)) for _ in range(count)]
+    locks = [
+        [Lock("thing", random.randrange(_THINGS), LockMode(random.randrange(3))) for _ in range(random.randrange(3))]
+        for _ in range(count)
+    ]
+    attempt = session.invoke(partition, Kind.GROUP, [b""] * count)
+    attempt.mark, attempt.marks, attempt.locks = min(marks), marks, [judged_by(each) for each in locks]
+    headers = [random.randrange(UNWANTED_HEADER + 1) for _ in range(count)]
+    group = cast(MarkedGroup, MarkedGroup.of(attempt.bodies, headers, locks))
+    group.marks = marks
+    await session.append(attempt, lambda: session.log.append_group(group, partition))
+
+
+async def open_twice(session: ClientLife, partition: PartitionId) -> None:
+    """Open a producer anew while the earlier one goes on: nothing of the earlier one may be accepted any more."""
+    async with session.producing:
+        older = session.producers.get(partition) or await open_producer(session, partition)
+        newer = await open_producer(session, partition)
+        attempt, number = next_produced(session, partition)
+        going_on = session.random.choice(((_append_fenced,), (_open_late,), (_open_late, _append_fenced)))
+        rivals = [rival(session, partition, older, number, attempt.bodies[0]) for rival in going_on]
+        results = await asyncio.gather(produce_next(session, partition, newer), *rivals, return_exceptions=True)
+        for opened, result in zip((newer, *[older] * len(rivals)), results, strict=True):
+            fenced = isinstance(result, ProducerFenced)
+            if fenced or isinstance(result, str):
+                told = ProducerTold(opened.name, opened.epoch, newer.epoch, fenced, str(result))
+                session.history.producer_told(told)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+
+async def _append_fenced(
+    session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes
+) -> str | None:
+    """Append by the older producer; return what was taken of that, which is to be nothing."""
+    try:
+        return f"number {number} as {await older.append(number, body, timeout=session.timeout_s())}"
+    except (ProducerFenced, AppendUnknown, Closed):
+        return None
+
+
+async def _open_late(
+    session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes
+) -> str | None:
+    """Send the opening of the older producer again, as a message that is sent twice may come late."""
+    opening = cast(Opening, Opening.of([b""]))
+    opening.epoch, opening.key = older.epoch, KEY_PREFIX + older.name.encode()
+    try:
+        async with asyncio.timeout(session.timeout_s()):
+            receipt = await session.log.append_group(opening, partition)
+    except (TimeoutError, PolonaiseError):
+        return None
+    return f"its opening again, as {receipt.id}"
+
+
+async def append_copied(session: ClientLife, partition: PartitionId) -> None:
+    """Append what needs copies: success means that it has them, and what nobody could have is never written."""
+    copies = session.random.choice((1, 2, 3, 3, 3, 5, NOBODY_HAS))
+    attempt = session.invoke(partition, Kind.PLAIN, [b""])
+    attempt.copies = copies
+    await session.append(attempt, lambda: session.log.append(attempt.bodies[0], partition, copies=copies))
+
+
+RARE_STEPS: Final[tuple[tuple[Step, int], ...]] = (
+    (append_marked_group, 6),
+    (open_twice, 4),
+    (list_registers, 3),
+    (append_copied, 8),
+)

@@ -1,25 +1,32 @@
-"""Rounds of random faults: drivers, workers, the server and storage nodes go at moments that a seed decides."""
+"""`make torture-pipeline`: all scenarios once, then rounds of random faults, at moments that a seed decides.
+
+Drivers, workers, the server and storage nodes go. What was hit is counted.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.record.keptreport import KeptReport
+from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.pipeline.copies import BY_BYTES, FINER, SPLIT, TorturedCopy
 from polonaise_proving.scenarios.pipeline.drivers import Driver, DriverDied, Drivers, wait_for
 from polonaise_proving.scenarios.pipeline.faults import SparkFault
 from polonaise_proving.scenarios.pipeline.ground import FEW, MANY, Ground
-from polonaise_proving.scenarios.pipeline.scenarios import Rig, three
+from polonaise_proving.scenarios.pipeline.scenarios import ALL, Rig, three
+from polonaise_proving.scenarios.running import Figures
+from polonaise_proving.stages.databaseservers import KINDS, Databases
 from polonaise_proving.stages.processes import session_of
-from polonaise_proving.stages.waiting import GaveUp
 
 SPLITS = (SPLIT, FINER, BY_BYTES, {"minPartitions": "3"})
 PORT_STEPS = 12
@@ -30,8 +37,10 @@ LATEST_S = 4.0
 
 
 @dataclass
-class PipelineTortureReport:
+class PipelineTortureReport(KeptReport):
     """The figures so far; kept in a file, from which a later run goes on."""
+
+    FORMAT: ClassVar[int] = 1
 
     seed: int
     rounds: int = 0
@@ -40,16 +49,9 @@ class PipelineTortureReport:
     rows: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def keep(self, path: Path) -> None:
-        """Write the report in one atomic step, so that a kill at any moment leaves a whole file."""
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(vars(self)))
-        new.replace(path)
-
     @classmethod
-    def kept(cls, path: Path) -> PipelineTortureReport:
-        kept = json.loads(path.read_text())
-        return cls(**{**kept, "hit": Counter(kept["hit"])})
+    def restored(cls, fields: dict[str, Any]) -> Self:
+        return cls(**{**fields, "hit": Counter(fields["hit"])})
 
 
 class PipelineTorture:
@@ -171,3 +173,44 @@ def _is_worker(pid: int) -> bool:
         return Path(f"/proc/{pid}/comm").read_text().startswith("python")
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def main() -> int:
+    parser = running.options("make torture-pipeline", __doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="in all; those of an earlier run in DIRECTORY count")
+    parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
+    parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
+    parser.add_argument("--database", choices=KINDS, default="sqlite", help="of copies into tables")
+    options = parser.parse_args()
+    database = "" if options.database == "sqlite" else options.database
+    kept = options.directory / database / options.mutation / "report.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    report = PipelineTortureReport.kept(kept) if kept.exists() else PipelineTortureReport(options.seed)
+
+    def campaign(directory: Path, progress: running.Progressed) -> PipelineTortureReport:
+        with Drivers(directory) as drivers:
+            drivers.prepare()
+            databases = Databases(options.database, directory)
+            with databases, Ground(directory / "ground", options.servers, databases) as ground:
+                if not report.rounds:
+                    for scenario in ALL:
+                        report.wrong += [f"{scenario.__name__}: {each}" for each in scenario(Rig(ground, drivers))]
+                        report.hit[scenario.__name__] += 1
+                    report.keep(kept)
+                torture = PipelineTorture(ground, drivers, report)
+                while report.rounds < options.rounds:
+                    progress(report.rounds)
+                    torture.round()
+                    report.keep(kept)
+        return report
+
+    return running.carry_out(options, options.rounds, campaign, lambda report: [figures_of(report)])
+
+
+def figures_of(report: PipelineTortureReport) -> Figures:
+    figures = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
+    return Figures(f"Faults under the pipeline, seed {report.seed}", {**figures, "wrong": len(report.wrong)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,7 +80,7 @@ class TorturedCopy(ABC):
 
 
 class ToLog(TorturedCopy):
-    """A copy by the sink, or by a sink of `naive`, into other partitions of the same log."""
+    """A copy by the sink, or by one of `faulty.NAIVE`, into other partitions of the same log."""
 
     job = "to_log"
 

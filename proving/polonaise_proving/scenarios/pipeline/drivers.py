@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
-import threading
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios.running import SOURCES
-from polonaise_proving.stages.processes import Program, session_of, signal_session, state_of
-from polonaise_proving.stages.waiting import GaveUp, wait_until
+from polonaise_proving.stages.processes import Program, session_of, signal_session, state_of, wait_until
 from polonaise_proving.stages.watchdog import Watchdog
 
 STARTED_S_MAX = 120.0
@@ -39,12 +37,10 @@ class Driver(Program):
         environment = {**inherited, "PYTHONPATH": path}
         super().__init__(name, directory / f"{name}.log", speaks=True, environment=environment)
         self.launch(["polonaise_proving.scenarios.pipeline.driver", str(directory)])
-        assert self._process is not None
-        self.leader = self._process.pid
+        self.leader = self.pid or 0
         """The process that leads the session of all of them, also once it has ended."""
-        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        self._reader.start()
+        self._answered = 0
+        """How many of the lines that it has said were taken as answers."""
         self.started = False
 
     def check_alive(self) -> None:
@@ -55,7 +51,7 @@ class Driver(Program):
     def check_at_work(self) -> None:
         """Raises `DriverDied`, and `AnsweredEarly` with what it has answered."""
         self.check_alive()
-        if not self._answers.empty():
+        if len(self.said) > self._answered:
             raise AnsweredEarly(str(self.answer()))
 
     def wait_started(self) -> None:
@@ -71,22 +67,18 @@ class Driver(Program):
     def answer(self, within_s: float = ANSWERED_S_MAX) -> dict[str, Any]:
         """Raises `DriverDied`, `GaveUp`."""
         try:
-            answer = self._answers.get(timeout=within_s)
-        except queue.Empty:
+            line = self.says(after=self._answered, within_s=within_s)
+        except GaveUp:
+            if self.silent:
+                raise DriverDied(self.last_words) from None
             raise GaveUp(f"a driver's answer: not within {within_s:g} s; its log ends with {self.last_words}") from None
-        if answer is None:
-            self._answers.put(None)
-            raise DriverDied(self.last_words)
+        self._answered += 1
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         self.ask(job)
         return self.answer()
-
-    def _read(self, stdout: IO[bytes]) -> None:
-        for line in stdout:
-            self._answers.put(json.loads(line))
-        self._answers.put(None)
 
     # ------------------------------------------------------------------ what is done to it
 
@@ -105,7 +97,6 @@ class Driver(Program):
     def kill(self) -> None:
         """Kill all processes of the driver with -9, and wait until they are gone."""
         wait_for(lambda: not signal_session(self.leader, signal.SIGKILL), f"the end of session {self.leader}")
-        self._reader.join()
         self.wait_ended()
 
 

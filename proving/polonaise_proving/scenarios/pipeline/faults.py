@@ -29,7 +29,7 @@ class Planted(RuntimeError):
 class SparkFault:
     """One thing that goes wrong.
 
-    `step` is a place in `faulty`, `faultysink`, `naive` or `driver`; `at` the how-manieth time that it is reached (from
+    `step` is a place in `faulty` or `driver`; `at` the how-manieth time that it is reached (from
     0) in one task or commit; `batch` and `task` narrow it down. `directory` remembers that it was done: it is done
     once.
     """

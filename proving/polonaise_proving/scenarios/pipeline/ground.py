@@ -14,7 +14,7 @@ from polonaise.client.protocol.group import Group
 from polonaise.errors import PolonaiseError
 from polonaise.node.local import LocalCluster
 from polonaise_proving.scenarios.pipeline.drivers import wait_for
-from polonaise_proving.stages.databases import Databases
+from polonaise_proving.stages.databaseservers import Databases
 
 FEW = (0, 1)
 """Source partitions of a few hundred rows: many micro-batches."""

@@ -1,15 +1,18 @@
-"""The report of a smoke test: for programs as JSON, for people as text."""
+"""The report of a smoke test: for programs as JSON, by which a run also goes on after an interruption; and as text."""
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, Self
 
+from polonaise.errors import BadOption
 from polonaise_proving.judges.histories import CHECKS, BrokenPromise
+from polonaise_proving.record.keptreport import KeptReport
+from polonaise_proving.stages.hosts.town import Ports
 
 STATUS: Final = "status"
 PLANNED: Final = "planned"
@@ -18,9 +21,15 @@ JUDGED: Final = (STATUS, PLANNED)
 changes fail no append."""
 
 
+FILE: Final = "report.json"
+_NO_PORTS: Final = Ports((), (), ())
+
+
 @dataclass
-class SmokeReport:
-    """What a smoke test did, and what it found."""
+class SmokeReport(KeptReport):
+    """What a smoke test did, over all its interruptions, and what it found."""
+
+    FORMAT: ClassVar[int] = 3
 
     command: str
     """The command that does the same again."""
@@ -28,13 +37,20 @@ class SmokeReport:
     transactions: int
     """How many transactions were to be acknowledged."""
     hosts: str
+    """The kind of its hosts: `namespaces` or `loopback`."""
     started: str
+    """When the run began first: ISO 8601, UTC."""
+    network: str = ""
+    ports: Ports = _NO_PORTS
     commit: str = ""
     duration_s: float = 0.0
+    """Seconds of work; what a kill cut short is not counted."""
     interruptions: int = 0
     schedule: str = ""
     """The digest of the schedule: equal for equal seeds, lengths and kinds of faults."""
     steps: int = 0
+    done: int = 0
+    """The number of steps that are over."""
     faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was inflicted."""
     operations: dict[str, int] = field(default_factory=dict)
@@ -51,15 +67,42 @@ class SmokeReport:
     violations: list[BrokenPromise] = field(default_factory=list)
     failure: str = ""
     """Why the run ended early; empty if it came to its end."""
+    finished: bool = False
+    """Whether the run is over; if not, it can be resumed."""
 
     @property
     def passed(self) -> bool:
         """Whether the run came to its end, and every promise was kept."""
-        return not self.violations and not self.failure
+        return self.finished and not self.violations and not self.failure
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, Any]:
         """Return the report as a JSON-ready document."""
-        return {**asdict(self), "violations": [each._asdict() for each in self.violations], "passed": self.passed}
+        violations = [each._asdict() for each in self.violations]
+        ports = [list(each) for each in self.ports]
+        return {**super().document(), "ports": ports, "violations": violations, "passed": self.passed}
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Self:
+        del fields["passed"]
+        fields["ports"] = Ports(*(tuple(each) for each in fields["ports"]))
+        fields["violations"] = [BrokenPromise(**each) for each in fields["violations"]]
+        return cls(**fields)
+
+    @classmethod
+    def begun(cls, directory: Path) -> Self | None:
+        """Return the report of the run in a directory; None if that is missing, or has nothing in it but a lock.
+
+        Raises `BadOption` for a directory that holds anything else, or a report that can't be read.
+        """
+        if not directory.exists() or not (set(os.listdir(directory)) - {"lock"}):
+            return None
+        path = directory / FILE
+        if not path.exists():
+            raise BadOption(f"{directory} holds something else than a smoke test: name a new or an empty directory")
+        try:
+            return cls.kept(path)
+        except ValueError as error:
+            raise BadOption(str(error)) from error
 
     def text(self) -> str:
         """Return the report as text."""
@@ -87,15 +130,10 @@ class SmokeReport:
         lines += [f"BROKEN {each.promise}: {each.text}" for each in self.violations]
         return "\n".join(lines)
 
-    def write(self, directory: Path) -> None:
-        """Write `report.json` and `report.txt`. Raises `OSError`."""
-        (directory / "report.json").write_text(json.dumps(self.document(), indent=2) + "\n")
-        (directory / "report.txt").write_text(self.text() + "\n")
-
 
 def this_version() -> str:
     """Return the commit of the clone that this code runs from, marked if it was changed; else the version."""
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     if (root / ".git").exists():
         try:
             done = subprocess.run(

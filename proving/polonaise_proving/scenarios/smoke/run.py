@@ -24,11 +24,10 @@ from polonaise_proving.faults.dealing import TOLD_HOLD_S, FaultStep, digest_of, 
 from polonaise_proving.faults.hostfaults import befalls, begin, end
 from polonaise_proving.judges.histories import BrokenPromise, violations
 from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
-from polonaise_proving.record.failures import SmokeFailed
-from polonaise_proving.record.faultkinds import KINDS, Fault, NodeGroup, Way, nodes_of
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.record.faultkinds import KINDS, Fault, FaultKind, NodeGroup, Way, nodes_of
 from polonaise_proving.record.history import LineKind
-from polonaise_proving.scenarios.smoke.report import PLANNED, STATUS, SmokeReport, this_version
-from polonaise_proving.scenarios.smoke.state import SmokeState
+from polonaise_proving.scenarios.smoke.report import FILE, JUDGED, PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
 from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, sweep
@@ -98,7 +97,7 @@ class SmokeRun:
         self._archive_s = 0.0
         self._word = PAUSE
         """What `_tell_clients` has told last. `PAUSE` before that, because new clients wait for their first word."""
-        self._state: SmokeState
+        self._report: SmokeReport
         self._town: Town
         self._notes: Notes
 
@@ -116,7 +115,6 @@ class SmokeRun:
         zookeeper.check_installed()
         _check_extras()
         with_own_errors(str(self._directory), lambda: self._directory.mkdir(parents=True, exist_ok=True))
-        SmokeState.read(self._directory)  # a directory of something else is refused before it has a lock
         lock = try_lock(str(self._directory / "lock"))
         try:
             resumed = self._resumed()
@@ -130,12 +128,12 @@ class SmokeRun:
         finally:
             lock.release()
 
-    def _resumed(self) -> SmokeState | None:
+    def _resumed(self) -> SmokeReport | None:
         """Return the unfinished run in the directory; None for a new one, for which a finished one is removed.
 
-        Raises `BadOption` for an unfinished run of other parameters, and what `SmokeState.read` raises.
+        Raises `BadOption` for an unfinished run of other parameters, and what `SmokeReport.begun` raises.
         """
-        found = SmokeState.read(self._directory)
+        found = SmokeReport.begun(self._directory)
         if found is None:
             return None
         if found.finished:
@@ -154,7 +152,7 @@ class SmokeRun:
             )
         return found
 
-    def _on_hosts(self, resumed: SmokeState | None) -> SmokeReport | None:
+    def _on_hosts(self, resumed: SmokeReport | None) -> SmokeReport | None:
         kind = resumed.hosts if resumed is not None else self._options.hosts or _possible()
         if kind == NAMESPACES and (why := namespaces_possible()):
             raise NoNetwork(f"no network namespaces here: {why}; or run on loopback: --hosts loopback")
@@ -162,84 +160,85 @@ class SmokeRun:
         network = "" if resumed is None else resumed.network
         hosts: Hosts = NamespaceHosts(self._notes.prefix, nodes, network) if kind == NAMESPACES else LoopbackHosts()
         try:
-            schedule = digest_of(schedule_of(self._options.seed, self._options.transactions, hosts.kinds))
+            options = self._options
+            steps = schedule_of(options.seed, options.transactions, hosts.kinds)
+            schedule, command = digest_of(steps), options.command(kind)
             if resumed is None:
                 started = datetime.now(UTC).isoformat(timespec="seconds")
-                options = self._options
-                self._state = SmokeState(
-                    options.seed, options.transactions, kind, hosts.network, free_ports(hosts), started, schedule
-                )
+                self._report = SmokeReport(
+                    command, options.seed, options.transactions, kind, started, hosts.network, free_ports(hosts),
+                    schedule=schedule, steps=len(steps),
+                )  # fmt: skip
             elif resumed.schedule != schedule:
                 raise BadOption(
                     f"{self._directory} holds an unfinished run by another version, whose faults come in another "
                     "order: resume it with that version, or name another directory"
                 )
             else:
-                self._state = resumed
-                self._state.interruptions += 1
-            self._state.write(self._directory)
+                self._report = resumed
+                resumed.interruptions += 1
+                resumed.command, resumed.failure = command, ""
+                # The others are found again: the history is checked anew.
+                resumed.violations = [each for each in resumed.violations if each.promise in JUDGED]
+            self._report.commit = this_version()
+            self._keep()
             lives = {name: _lives(self._directory, name) for name in nodes_of(NodeGroup.CLIENT)}
-            self._town = Town(self._directory, hosts, self._state.ports, lives, self._state.seed, RATE)
-            return self._in_town(hosts)
+            self._town = Town(self._directory, hosts, self._report.ports, lives, options.seed, RATE)
+            return self._in_town(steps)
         finally:
             hosts.close()
 
-    def _in_town(self, hosts: Hosts) -> SmokeReport | None:
-        state = self._state
-        steps = schedule_of(state.seed, state.transactions, hosts.kinds)
-        report = SmokeReport(
-            self._options.command(state.hosts), state.seed, state.transactions, state.hosts, state.started,
-            commit=this_version(), schedule=digest_of(steps), steps=len(steps),
-        )  # fmt: skip
-        before_s = state.seconds
+    def _keep(self) -> None:
+        """Keep the report, by which the run can be resumed. Raises faults of the disk."""
+        path = self._directory / FILE
+        with_own_errors(str(path), lambda: self._report.keep(path))
+
+    def _in_town(self, steps: tuple[FaultStep, ...]) -> SmokeReport | None:
+        report = self._report
+        before_s = report.duration_s
         try:
             try:
-                self._work(steps, report)
+                self._work(steps)
             finally:
-                state.seconds = before_s + time.monotonic() - self._began_s
+                report.duration_s = round(before_s + time.monotonic() - self._began_s, 1)
                 self._say("stopping", "stopping")
                 self._town.kill()
-            state.finished = True
+            report.finished = True
         except (Interrupted, PolonaiseError, OSError) as error:
             if self._stopped.is_set():  # what was being stopped may fail in any way
-                state.write(self._directory)
-                far = f"after {state.steps} of {len(steps)} steps"
+                self._keep()
+                far = f"after {report.done} of {len(steps)} steps"
                 self._say("interrupted", f"interrupted {far}; the same command resumes it")
                 return None
             report.failure = str(error)
             # Any other trouble is the machine's, such as a full disk: the run goes on once that is mended.
-            state.finished = isinstance(error, SmokeFailed)
-        report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
-        report.faults = dict(sorted(state.counts.items()))
+            report.finished = isinstance(error, GaveUp)
         report.archive_runs = self._town.archiver.runs
-        report.judged = dict(sorted(state.judged.items()))
-        report.told_s = dict(sorted(state.told_s.items()))
-        report.violations += [BrokenPromise(*found.split(": ", 1)) for found in state.found]
         try:
-            report.write(self._directory)
-            state.write(self._directory)  # last: a run without its report is not finished, and can be resumed
+            (self._directory / "report.txt").write_text(report.text() + "\n")
+            self._keep()  # last: a run without its report is not finished, and can be resumed
         except (PolonaiseError, OSError) as error:
             report.failure = "; ".join(filter(None, [report.failure, f"the report can't be written: {error}"]))
         return report
 
-    def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:
-        town, state = self._town, self._state
-        self._say("starting", f"{state.hosts} in {self._directory}: {len(steps)} steps, schedule {report.schedule}")
+    def _work(self, steps: tuple[FaultStep, ...]) -> None:
+        town, report = self._town, self._report
+        self._say("starting", f"{report.hosts} in {self._directory}: {len(steps)} steps, schedule {report.schedule}")
         town.start(self._started)
         self._say("started", f"started: {', '.join(part.name for part in town.parts)}")
         self._until(lambda: all(client.is_open for client in town.clients), "the clients open the log", _WELL_S)
         self._until_well()
-        for step in steps[state.steps :]:
+        for step in steps[report.done :]:
             self._until_acknowledged(step.at)
             failed = sum(len(client.failed) for client in town.clients)
             self._do(step)
-            following = steps[step.number + 1].at if step.number + 1 < len(steps) else state.transactions
+            following = steps[step.number + 1].at if step.number + 1 < len(steps) else report.transactions
             self._recover(following)
             self._judge_planned(step, failed)
-            state.steps += 1
-            state.write(self._directory)
-        self._until_acknowledged(state.transactions)
-        self._finish(report)
+            report.done += 1
+            self._keep()
+        self._until_acknowledged(report.transactions)
+        self._finish()
 
     def _do(self, step: FaultStep) -> None:
         """Inflict the faults of a step, and end them after its time, and once the cluster's status has told of them."""
@@ -250,7 +249,7 @@ class SmokeRun:
             self._say("fault", f"step {step.number}: {fault}, for {step.hold_s:g} s")
             if begin(self._town, fault):
                 inflicted.append(fault)
-                self._state.counts[fault.kind] = self._state.counts.get(fault.kind, 0) + 1
+                _count(self._report.faults, fault.kind)
         until_s = time.monotonic() + step.hold_s
         if step.hold_s >= TOLD_HOLD_S:
             self._until_told(step, inflicted)
@@ -270,7 +269,7 @@ class SmokeRun:
         if not judged:
             return
         for fault in judged:
-            self._state.judged[fault.kind] = self._state.judged.get(fault.kind, 0) + 1
+            _count(self._report.judged, fault.kind)
         began_s = time.monotonic()
         while True:
             next_s = time.monotonic() + _TROUBLE_S
@@ -289,12 +288,12 @@ class SmokeRun:
             return
         took_s = round(time.monotonic() - began_s, 1)
         for fault in judged:
-            self._state.told_s[fault.kind] = max(took_s, self._state.told_s.get(fault.kind, 0.0))
+            self._report.told_s[fault.kind] = max(took_s, self._report.told_s.get(fault.kind, 0.0))
         self._say("told", f"step {step.number}: the status tells of {named} after {took_s:g} s: {said}")
 
     def _note(self, promise: str, text: str) -> None:
         """Note a promise that was broken while the run goes on."""
-        self._state.found.append(f"{promise}: {text}")
+        self._report.violations.append(BrokenPromise(promise, text))
         self._say("broken", f"BROKEN {promise}: {text}")
 
     def _judge_planned(self, step: FaultStep, failed: int) -> None:
@@ -338,7 +337,7 @@ class SmokeRun:
         self._until(well, lambda: f"the cluster is well again: {trouble}", _WELL_S)
         self._say("well", f"all is well, {time.monotonic() - began_s:.1f} s later")
 
-    def _finish(self, report: SmokeReport) -> None:
+    def _finish(self) -> None:
         """End the clients and the archive, and check the history."""
         town = self._town
         self._tell_clients(QUIET)
@@ -356,25 +355,28 @@ class SmokeRun:
         self._faulty.add(town.archiver.name)
         town.archiver.kill()
         self._say("checking", "all is quiet; checking the history")
-        asyncio.run(self._check(report))
+        asyncio.run(self._check())
         town.stop()
 
-    async def _check(self, report: SmokeReport) -> None:
+    async def _check(self) -> None:
         # Imported here, because it needs extras of which the command tells by name.
         from polonaise_proving.record.evidence import history_of
 
-        digest, counts = hashlib.sha256(), Counter[str]()
+        report, digest, counts = self._report, hashlib.sha256(), Counter[str]()
+        broken: list[BrokenPromise] = []
+        committed = 0
         async with polonaise.connect(self._town.log) as log:
             for partition in range(PARTITIONS):
                 history = await history_of(self._town, log, partition)
-                report.violations += violations(history)
-                report.committed += len(history.entries)
+                broken += violations(history)
+                committed += len(history.entries)
                 digest.update(history.digest().encode())
                 counts.update(line.kind for line in history.lines)
                 self._say("checked", f"partition {partition}: {len(history.entries):,} transactions")
                 if self._stopped.is_set():
                     raise Interrupted
-        report.history = digest.hexdigest()
+        report.violations += broken
+        report.history, report.committed = digest.hexdigest(), committed
         names = {
             LineKind.ASK: "asked",
             LineKind.ACK: "acknowledged",
@@ -395,7 +397,7 @@ class SmokeRun:
     def _until(self, condition: Callable[[], bool], what: str | Callable[[], str], within_s: float | None) -> None:
         """Watch everything until the condition is true.
 
-        Raises `SmokeFailed` if that takes more than `within_s` seconds, if no append is acknowledged for `PROGRESS_S`
+        Raises `GaveUp` if that takes more than `within_s` seconds, if no append is acknowledged for `PROGRESS_S`
         seconds although the clients were told to go, or if a process ends by itself; `Interrupted` after `stop_soon`.
         """
         began_s = time.monotonic()
@@ -405,7 +407,7 @@ class SmokeRun:
                 return
             if within_s is not None and time.monotonic() > began_s + within_s:
                 text = what if isinstance(what, str) else what()
-                raise SmokeFailed(f"not within {within_s:g} s: {text}")
+                raise GaveUp(f"not within {within_s:g} s: {text}")
             time.sleep(_LOOK_S)
 
     def _look(self) -> None:
@@ -419,10 +421,10 @@ class SmokeRun:
         if acknowledged != self._acknowledged or self._word != GO:
             self._acknowledged, self._acknowledged_s = acknowledged, now_s
         elif now_s > self._acknowledged_s + PROGRESS_S:
-            raise SmokeFailed(f"no append was acknowledged for {PROGRESS_S:g} s, with a quorum up and reachable")
+            raise GaveUp(f"no append was acknowledged for {PROGRESS_S:g} s, with a quorum up and reachable")
         for part in town.parts:
             if part.name not in self._faulty and part.pid is not None and (how := part.ended()):
-                raise SmokeFailed(f"{part.name} has ended by itself: {how}")
+                raise GaveUp(f"{part.name} has ended by itself: {how}")
         if town.archiver.pid is None and town.archiver.name not in self._faulty and now_s > self._archive_s:
             town.archiver.start()
             self._started(town.archiver)
@@ -464,3 +466,7 @@ def _check_extras() -> None:
         raise ExtraMissing(
             f"the smoke test needs {error.name}: pip install 'polonaise[fragments,spark,sql,zookeeper]'"
         ) from error
+
+
+def _count(counts: dict[str, int], kind: FaultKind) -> None:
+    counts[kind] = counts.get(kind, 0) + 1

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
-from polonaise_proving.record.failures import SmokeFailed
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.journal import Follower
 from polonaise_proving.stages.hosts.clientjob import END, ClientJob
 from polonaise_proving.stages.processes import Program, last_words
@@ -48,7 +48,7 @@ class Part(Protocol):
     def stop(self) -> None:
         """Stop the process. A node stops gracefully, and is waited for; a client is told to end; an archiver is killed.
 
-        Raises `SmokeFailed` if a storage node or a server does not end gracefully.
+        Raises `GaveUp` if a storage node or a server does not end gracefully.
         """
         ...
 
@@ -86,7 +86,7 @@ class NodePart:
             return
         self._node.stop()
         if self._node.exit_status:
-            raise SmokeFailed(
+            raise GaveUp(
                 f"{self.name} did not stop gracefully: exit status {self._node.exit_status}: "
                 f"{last_words(self._node.log)}"
             )

@@ -349,7 +349,7 @@ class Cluster:
         """Names of the nodes that do not reach the coordinator."""
         nodes = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage + knobs.spares)]
         self.storage, self.spares = nodes[: knobs.storage], nodes[knobs.storage :]
-        """`spares` are members of no partition at first, and in the end: see `memberschanging`."""
+        """`spares` are members of no partition at first, and in the end: see `operators.MemberChanges`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
@@ -366,8 +366,7 @@ class Cluster:
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
         self.others: list[Node] = []
-        """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`), and
-        operators (`storagemoving`, `memberschanging`, `requirementchanges`)."""
+        """Nodes that few clusters have: an archivist, a `doubleowner`, with two connections, and `operators`."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         names = tuple(self.storage_id(node) for node in self.storage)

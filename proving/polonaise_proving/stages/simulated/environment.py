@@ -2,18 +2,92 @@
 
 Everything random comes from the seed, through one generator per component: an additional draw in one component
 leaves the draws of all others as they were.
+
+In the configuration a field named `…_chance` is the probability, from 0 to 1, that a fault strikes one call, connection
+or chunk (bytes that travel as one piece). Scenarios inflict faults with a chosen target (crashes, partitions, damage)
+themselves. With the defaults nothing fails by itself. All times are in virtual seconds.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from polonaise_proving.record.failures import ScheduleFailed
 from polonaise_proving.record.faultcounts import FaultCounts
 from polonaise_proving.record.trace import Trace
-from polonaise_proving.stages.simulated.configuration import Configuration
 from polonaise_proving.stages.simulated.loop import Life, VirtualLoop
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfiguration:
+    """How links and connections behave."""
+
+    latency_s: float = 0.0002
+    """The least time that bytes travel from one machine to another."""
+    jitter_s: float = 0.0003
+    """The upper bound of what is added to `latency_s` for each chunk: drawn uniformly between 0 and this."""
+    loopback_s: float = 0.00002
+    """The least time that bytes travel within one machine; a random time, up to as much again, is added."""
+    delay_chance: float = 0.0
+    """The chance that a chunk is delayed by up to `delay_s`. Later bytes of the same connection wait behind it."""
+    delay_s: float = 0.3
+    """The longest delay that `delay_chance` causes."""
+    split_chance: float = 0.05
+    """The chance that the bytes of one write arrive in two chunks."""
+    merge_chance: float = 0.5
+    """The chance that one read returns all the bytes that have arrived, and not the next chunk alone."""
+    window_bytes: int = 256 * 1024
+    """The most bytes on their way or unread in one direction of a connection; the rest waits at the sender."""
+    reset_chance: float = 0.0
+    """The chance that a write is followed by a reset of its connection."""
+    flip_chance: float = 0.0
+    """The chance that a chunk arrives with one bit wrong."""
+    partition_reset_chance: float = 0.3
+    """How likely a network partition ends a connection that it cuts. While it lasts, each direction that is cut times
+    out with half of this chance, unless the whole partition has held nothing back yet; when it heals, each direction
+    that held something back breaks the connection with this chance."""
+    connect_tries: int = 6
+    """The most attempts to connect while no answer comes; the pauses between them are about 1, 2, 4, … seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskConfiguration:
+    """How a disk behaves."""
+
+    operation_s: float = 0.00005
+    """The least time that a call of the disk takes; a random time, up to as much again, is added. `identity` and
+    `space` take no time."""
+    sync_s: float = 0.0005
+    """The least time that a sync takes beside `operation_s`; a random time, up to twice as much, is added."""
+    spike_chance: float = 0.0
+    """The chance that a call takes up to `spike_s` longer, drawn once more for a sync."""
+    spike_s: float = 0.5
+    """The most time that `spike_chance` adds at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockConfiguration:
+    """How wrong the wall clocks of machines are."""
+
+    offset_s_max: float = 0.5
+    """The most seconds by which a wall clock is ahead or behind at the start."""
+    drift_max: float = 0.0001
+    """The most seconds that a wall clock gains or loses in each second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings of one world."""
+
+    network: NetworkConfiguration = field(default_factory=NetworkConfiguration)
+    disk: DiskConfiguration = field(default_factory=DiskConfiguration)
+    clock: ClockConfiguration = field(default_factory=ClockConfiguration)
+    steps_max: int = 2_000_000
+    """The most handles (callbacks of the event loop) that a schedule may run before it counts as endless."""
+    record: bool = False
+    """Whether the trace is kept as readable lines, beside its fingerprint."""
 
 
 class ProcessFailed(ScheduleFailed):

@@ -17,9 +17,8 @@ from polonaise.host.address import UnixPath, parse_address
 from polonaise_proving.record.trace import Event
 from polonaise_proving.stages.simulated.environment import Environment
 from polonaise_proving.stages.simulated.loop import Future
-from polonaise_proving.stages.simulated.network_links import Link, Partition
 from polonaise_proving.stages.simulated.process import Process
-from polonaise_proving.stages.simulated.transport import Connections, Pipe, SimulatedTransport
+from polonaise_proving.stages.simulated.transport import Connections, Link, Partition, Pipe, SimulatedTransport
 
 Machines: TypeAlias = str | Iterable[str]
 """The name of a machine, or the names of several."""

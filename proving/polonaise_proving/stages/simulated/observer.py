@@ -173,17 +173,14 @@ class Observer:
                 return
             await asyncio.sleep(LOOK_S)
 
-    def check_copies(self, spoilt: Collection[str], partition: PartitionId, last: TransactionId, copies: int) -> None:
-        """Check that as many disks as an append needs hold it durably, now that its application is told of its success.
+    def holding(self, spoilt: Collection[str], partition: PartitionId, last: TransactionId) -> list[str]:
+        """Return the names of the nodes whose disks hold a partition up to `last` now.
 
-        `last` is the id of its last transaction. A spoilt disk may have held it, and counts as holding it. The disks of
-        nodes whose copies were given up meanwhile are looked at, too.
+        A spoilt disk may have held it, and counts as holding it. The disks of nodes whose copies were given up
+        meanwhile are looked at, too.
         """
         nodes = (*self.cluster.storage, *self.cluster.spares)
-        holding = [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]
-        if len(holding) < copies:
-            expected = f"{last} of partition {partition}, told as on {copies} copies, on as many disks"
-            self.history.violated("P1 durability", expected, f"it is on {', '.join(holding) or 'none'}")
+        return [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]
 
     # ------------------------------------------------------------------ for reports
 

@@ -1,28 +1,40 @@
-"""Kills processes at random moments, with appends under way, and measures how long it takes others to go on."""
+"""`make kill-test`: processes that share a log are killed with -9, over and over, those that serve it included.
+
+Clients of a bank with one view for all of them are killed with appends under way, and started again. It is measured how
+long it takes others to go on, and `judges.histories` compares what they were told with what is in the log and in the
+view.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
+import statistics
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import polonaise
+from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.coordination.zookeeper import SESSION_S
 from polonaise.node.local import LocalCluster
 from polonaise_proving.judges.histories import LOG_CHECKS, violations
 from polonaise_proving.record.bankledger import BankLedger, database_of
 from polonaise_proving.record.evidence import read_log
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.history import Fates, LineKind, PartitionHistory
 from polonaise_proving.record.journal import lines_of
+from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.hosts.clientjob import GO, QUIET, ClientJob
 from polonaise_proving.stages.hosts.parts import ClientPart
-from polonaise_proving.stages.processes import state_of
-from polonaise_proving.stages.waiting import GaveUp, wait_until
+from polonaise_proving.stages.processes import state_of, wait_until
 
 T = TypeVar("T")
 
@@ -243,3 +255,62 @@ class ClusterCampaign(KillCampaign):
 def _first_commit_s(processes: list[ClientPart], after_s: float) -> float | None:
     """Return when the first operation asked for after `after_s` was known to be committed; None if none was."""
     return min((at_s for each in processes for asked_s, at_s in each.recent if asked_s > after_s), default=None)
+
+
+def main() -> int:
+    parser = running.options("make kill-test", __doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="kill the nodes of a cluster with ZooKeeper, too, in place of an embedded log",
+    )
+    options = parser.parse_args()
+
+    def campaign(directory: Path, progress: running.Progressed) -> KillReport:
+        with _cluster_in(directory) if options.cluster else nullcontext() as cluster:
+            begun: KillCampaign
+            if cluster is None:
+                begun = EmbeddedCampaign(directory, options.seed)
+            else:
+                begun = ClusterCampaign(directory, options.seed, cluster)
+            with begun:
+                begun.run(options.kills, progress)
+                asyncio.run(begun.compare())
+            return begun.report
+
+    title = "Kills of processes that share a log"
+    return running.carry_out(options, options.kills, campaign, lambda report: [Figures(title, figures_of(report))])
+
+
+def _cluster_in(directory: Path) -> LocalCluster:
+    plan = LocalPlan.new(Wanted(servers=2))
+    home = directory / "cluster"
+    home.mkdir()
+    return LocalCluster(home, addresses=plan.addresses)
+
+
+def figures_of(report: KillReport) -> dict[str, int | str]:
+    told = report.fates
+    took_s = sorted(report.take_overs_s)
+    figures: dict[str, int | str] = {
+        "kills": report.kills,
+        "of them, of what served the log": report.served_kills,
+        "of them, of storage nodes": report.storage_kills,
+        "with appends of the killed process unacknowledged": report.unacknowledged,
+        "operations asked for": told.asked,
+        "acknowledged": told.acknowledged,
+        "reported failed, or abandoned": told.refused,
+        "never answered: killed first": told.unknown,
+        "transactions in the log": told.transactions,
+    }
+    if took_s:
+        figures["take-over, median"] = f"{1e3 * statistics.median(took_s):.0f} ms"
+        figures["take-over, 95 %"] = f"{1e3 * took_s[len(took_s) * 95 // 100]:.0f} ms"
+        figures[f"take-over, longest (bound {report.take_over_s_max:g} s)"] = f"{1e3 * took_s[-1]:.0f} ms"
+    figures["wrong"] = len(report.wrong)
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

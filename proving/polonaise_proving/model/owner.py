@@ -1,4 +1,13 @@
-"""One state of the model: the owner, its replicas and its clients; and what has to hold whenever a client is told."""
+"""The owner of a partition, explored exhaustively: the production's machine, and clients that believe what it says.
+
+`OwnerWorld` is one state: the machine, what its replicas hold, and what each client was told, kept by the client
+library's own `Outstanding`. `OwnerExploration` walks every order of events within `Bounds`: two clients append, one of
+them stale, their frames too many for their window; a session ends and the next one finds any part of what was in
+flight; a mount takes the place of another; one client flushes, the other asks for the mark.
+
+Not in the model: time, credit, history that has to be read, bodies. Replicas sync in order; that fewer than a quorum
+have synced something is the same to clients as that none has.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +27,7 @@ from polonaise.terms import BodyForm, FailureReason, LockMode, MountState
 from polonaise.wire.appends import AppendColumns, ReceivedAppends
 from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 from polonaise.wire.messages import Mount as MountRequest
-from polonaise_proving.model.walk import Broken
+from polonaise_proving.model.walk import Broken, ModelWalk
 
 NOW = Moment(100.0, 1_000)
 """Nothing is ever late here."""
@@ -319,3 +328,38 @@ def _frame(sequence: int, locks: list[tuple[int, int]]) -> ReceivedAppends:
     columns = AppendColumns()
     columns.add(sequence, -1, 0, b"", crc32(b""), locks, ends_group=True)
     return ReceivedAppends(columns.message(generation=1))
+
+
+QUICK = (
+    OwnerBounds("owner: conflicts", frames=(("k", "k", "-"),), mounts=1, asks=0),
+    OwnerBounds("owner: two mounts", frames=(("k",),), mounts=2, asks=0),
+)
+"""What `make check` explores."""
+SHORT = (
+    OwnerBounds("owner: full inbox, nothing asked", frames=(("k", "k", "-"),), window_bytes=1_300, asks=0),
+    OwnerBounds("owner: mounts that replace each other, one append", frames=(("k",),), mounts=3),
+)
+"""And `make test`."""
+BOUNDS = (
+    OwnerBounds("owner: two clients", frames=(("k", "k", "-"), ("k",)), mounts=1),
+    OwnerBounds("owner: mounts that replace each other", frames=(("k", "k"),), mounts=3),
+    OwnerBounds("owner: full inbox", frames=(("k", "k", "-"),), window_bytes=1_300),
+)
+"""What `make model` explores."""
+
+
+class OwnerExploration(ModelWalk[OwnerWorld]):
+    """One walk through the states that `owner_class` can come to within these bounds."""
+
+    def __init__(self, owner_class: Any, bounds: OwnerBounds) -> None:
+        self._frames = frames_of(bounds)
+        first = OwnerWorld(owner_class, bounds)
+        appends = [each for frames in self._frames for each in frames]
+        super().__init__(bounds.name, first, [bounds, first.settings, *appends])
+
+    def events(self, world: OwnerWorld) -> list[tuple[Any, ...]]:
+        return list(world.events())
+
+    def step(self, world: OwnerWorld, event: tuple[Any, ...]) -> None:
+        name, number = event
+        world.step(name, number, self._frames)

@@ -1,4 +1,9 @@
-"""Runs the cluster and its clients, disturbs them, samples them, and compares at the end."""
+"""`make soak`: a whole cluster works for a while, loses processes, and must be as small at the end as at the beginning.
+
+Three storage nodes, two servers of which one stands by, and clients that do all that an application may, giving up now
+and then, are started, killed, stopped and sampled; `judges.flatness` says which figures of which process have grown,
+and `judges.histories` compares what clients were told with what is in the log.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import asyncio
 import json
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,11 +28,15 @@ from polonaise.node.local import make_cluster
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 from polonaise_proving.judges.flatness import Course, Stretch, courses
 from polonaise_proving.judges.histories import TOLD_CHECKS, violations
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.history import Fates, Line, LineKind, PartitionHistory
-from polonaise_proving.record.sampling import Sample, look
-from polonaise_proving.scenarios.soak.processes import ClientProcess, NodeProcess, SoakProcess
+from polonaise_proving.record.journal import Follower, journal_of, lines_of
+from polonaise_proving.record.sampling import FIGURES, Sample, look
+from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.running import Figures
+from polonaise_proving.stages.processes import PATIENCE_S, Program
 from polonaise_proving.stages.soaknode import PARTITIONS, SEGMENT_BYTES, body
-from polonaise_proving.stages.waiting import PATIENCE_S
+from polonaise_proving.work.leaks import LEAKS
 
 EVERY_S: Final = 0.5
 """Seconds between two samples of a process."""
@@ -67,6 +77,86 @@ class SoakReport:
         if missed and self.unanswered:
             missed.append(f"a server did not tell how it is: {self.unanswered}")
         return [*grown, *missed, *self.problems]
+
+
+class SoakProcess(Program):
+    """One process, through all its lives."""
+
+    def __init__(self, directory: Path, name: str, arguments: list[str], *, speaks: bool = False) -> None:
+        super().__init__(name, directory / f"{name}.errors", command=arguments, speaks=speaks)
+        self.life = 0
+        self._stopping = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the process has ever written of a fault that no code handled."""
+        return "Traceback" in self.output
+
+    def check(self) -> None:
+        """Check that the process runs. Raises `GaveUp` if it has ended by itself."""
+        if not self._stopping and self.status is not None:
+            raise GaveUp(f"{self.name} ended by itself with {self.status}: {self.last_words}")
+
+    async def stop(self) -> None:
+        """Ask the process to stop. Raises `GaveUp` if it does not, or ends with an error."""
+        self._stopping = True  # or `check` could see it ended before this does
+        self.signal(signal.SIGTERM)
+        status = await asyncio.to_thread(self.wait_ended)
+        self._stopping = False
+        if status:
+            raise GaveUp(f"{self.name} stopped with {status}: {self.last_words}")
+
+
+class NodeProcess(SoakProcess):
+    """A storage node or a server: `stages.soaknode`."""
+
+    def __init__(self, directory: Path, name: str, arguments: list[str]) -> None:
+        super().__init__(directory, name, ["polonaise_proving.stages.soaknode", *arguments], speaks=True)
+        self.address = ""
+        self.asked: Connection | None = None
+        """The connection on which the server of this life is asked for its health."""
+
+    async def begin(self) -> None:
+        if self.asked is not None:
+            self.asked.close()
+            self.asked = None
+        self.life += 1
+        self.start()
+        self.address = (await asyncio.to_thread(self.says, "listening ")).removeprefix("listening ")
+
+
+class ClientProcess(SoakProcess):
+    """A client: `work.soakclient`."""
+
+    def __init__(self, directory: Path, name: str, coordinator: str, leak: str) -> None:
+        arguments = ["polonaise_proving.work.soakclient", str(directory), coordinator, name[-1], leak]
+        super().__init__(directory, name, arguments)
+        self._directory = directory
+        self.journal = Follower(Path())
+
+    @property
+    def lines(self) -> list[Line]:
+        """The journal's lines of all the client's lives."""
+        return lines_of(self._directory, self.name[-1], self.life)
+
+    async def begin(self) -> None:
+        self.life += 1
+        self.journal = reader = Follower(journal_of(self._directory, self.name[-1], self.life))
+        self.launch([*self.command, str(self.life)])
+
+        def opened() -> bool:
+            reader.follow()
+            return reader.opened
+
+        await self._until(opened, "an open log")
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not holds():
+            self.check()
+            if time.monotonic() >= until_s:
+                raise GaveUp(f"{self.name}: {what}: not within {PATIENCE_S:g} s: {self.last_words}")
+            await asyncio.sleep(0.02)
 
 
 class SoakCampaign:
@@ -132,13 +222,13 @@ class SoakCampaign:
         await self._end()
 
     async def _start(self) -> None:
-        await asyncio.gather(*(node.start() for node in self._storage))
+        await asyncio.gather(*(node.begin() for node in self._storage))
         make_cluster(self._coordinator, {node.address: node.address for node in self._storage}, PARTITIONS)
         self._servers = [NodeProcess(self._directory, f"server {n}", ["server", self._coordinator]) for n in range(2)]
         for node in self._servers:
-            await node.start()
+            await node.begin()
         await self._fill()
-        await asyncio.gather(*(client.start() for client in self._clients))
+        await asyncio.gather(*(client.begin() for client in self._clients))
 
     async def _fill(self) -> None:
         """Fill the caches of segments first, or they would grow for as long as a busy machine takes to do so."""
@@ -247,7 +337,7 @@ class SoakCampaign:
 
     async def _start_again(self, process: NodeProcess | ClientProcess) -> None:
         """Start a process; its start goes on when the campaign ends, because until then SIGTERM is a failure."""
-        starting = asyncio.create_task(process.start())
+        starting = asyncio.create_task(process.begin())
         self._starting.add(starting)
         await asyncio.shield(starting)
         self._starting.discard(starting)
@@ -261,3 +351,60 @@ class SoakCampaign:
             self.report.storage_stops += 1
             await asyncio.sleep(self._random.choice([0.2, 1.0, 4.0]))
             node.signal(signal.SIGCONT)
+
+
+def main() -> int:
+    parser = running.options("make soak", __doc__)
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--leak", default="", choices=["", *LEAKS], help="what clients lose on purpose: must be found")
+    options = parser.parse_args()
+
+    def campaign(directory: Path, progress: running.Progressed) -> SoakReport:
+        with SoakCampaign(directory, options.minutes, options.seed, options.leak) as begun:
+            asyncio.run(begun.run(progress))
+        return begun.report
+
+    def told(report: SoakReport) -> list[Figures]:
+        title = "Medians of the second and the last quarter, after the warm-up"
+        return [
+            Figures(f"{report.minutes:g} minutes of work", work_of(report)),
+            Figures(title, courses_of(report), ("process", *FIGURES)),
+        ]
+
+    return running.carry_out(options, 60 * options.minutes, campaign, told)
+
+
+def work_of(report: SoakReport) -> dict[str, int | str]:
+    """What was done to the cluster, and what came of what clients asked for."""
+    told = report.fates
+    return {
+        "kills of a server": report.server_kills,
+        "restarts of a client": report.client_restarts,
+        "storage nodes stopped for a while": report.storage_stops,
+        "operations asked for": told.asked,
+        "acknowledged": told.acknowledged,
+        "reported failed": told.refused,
+        "given up before an answer": told.unknown,
+        "transactions in the log": told.transactions,
+        "wrong": len(report.wrong),
+    }
+
+
+def courses_of(report: SoakReport) -> dict[str, list[str]]:
+    """What each process held early and late in each part of its lives; what grew is marked."""
+    rows: dict[str, dict[str, Course]] = {}
+    for course in report.courses:
+        rows.setdefault(course.stretch, {})[course.figure] = course
+    return {name: [_cell(row.get(figure)) for figure in FIGURES] for name, row in sorted(rows.items())}
+
+
+def _cell(course: Course | None) -> str:
+    if course is None:
+        return ""
+    form = "{:.1f}" if course.figure == "memory_mb" else "{:.0f}"
+    cell = f"{form.format(course.early)} → {form.format(course.late)}"
+    return f"[red]{cell} ![/]" if course.grown else cell
+
+
+if __name__ == "__main__":
+    sys.exit(main())

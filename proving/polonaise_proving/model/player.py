@@ -1,17 +1,31 @@
-"""One state of the model: the log, its players, the streams between them and the targets, and the targets' disks."""
+"""Exactly-once delivery, explored exhaustively: the production's active player, and targets that keep what they apply.
+
+`PlayerWorld` is one state: the log, players of one name under different epochs, the streams with all that is under way
+on them, and what each target keeps durably. `PlayerExploration` walks every order of events within `Bounds`:
+transactions are committed, fed and read; messages arrive or are lost with their stream, those of a stream that the
+player has given up as well; targets die between an entry and its acknowledgement, refuse an entry, or are moved to an
+empty place; a player is replaced while it lives, and goes on until a target tells it. In every state each target has
+applied a prefix of what the route function gives it; and from every state, once faults stop, the latest player brings
+every target to the end.
+
+Not in the model: time (every pause is over at once), bounds of bytes, entries that can't be routed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from types import ModuleType
 from typing import Any, NamedTuple
 
+from polonaise.player.protocol import activeplayer, patience, reception, targetpartition, targetqueue, targetstream
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise_proving.model.player.decisions import Machines
-from polonaise_proving.model.walk import Broken
+from polonaise_proving.model.decisions import changed_module, compiled
+from polonaise_proving.model.walk import Broken, ModelWalk
 
 Route = Sequence[str]
 """By id of a transaction: the names of its targets."""
@@ -20,6 +34,47 @@ Route = Sequence[str]
 _NOW_S = 100.0
 _NO_PAUSE_S = 1e-30
 """So short that adding it to the time changes nothing."""
+
+
+_SETTLED_EVERY = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """The player's and the target's side."""
+
+    player: Any
+    reception: Any
+
+
+PRODUCTION = Machines(activeplayer.ActivePlayer, reception.Reception)
+
+
+def mutated(module: ModuleType, old: str, new: str) -> Machines:
+    """Production with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
+    changed = changed_module(module, old, new)
+    if module is reception:
+        return Machines(activeplayer.ActivePlayer, vars(changed)["Reception"])
+    # What imports it is made again, too, and given what it defines in place of production's.
+    made = {module.__name__: changed}
+    for importing in (patience, targetqueue, targetpartition, targetstream, activeplayer):
+        if importing is module or not _imports(importing, made):
+            continue
+        again = compiled(importing, inspect.getsource(importing))
+        for each in made.values():
+            vars(again).update(
+                {name: value for name, value in vars(each).items() if name in vars(again) and _own(value, each)}
+            )
+        made[importing.__name__] = again
+    return Machines(vars(made[activeplayer.__name__])["ActivePlayer"], reception.Reception)
+
+
+def _imports(module: ModuleType, made: dict[str, ModuleType]) -> bool:
+    return any(name in inspect.getsource(module) for name in made)
+
+
+def _own(value: object, module: ModuleType) -> bool:
+    return getattr(value, "__module__", "") == module.__name__
 
 
 @dataclass(frozen=True)
@@ -408,3 +463,51 @@ class PlayerWorld:
                         f"without faults target {name} comes to {target.applied.get(partition, [])} of partition "
                         f"{partition}, not to {expected}"
                     )
+
+
+QUICK = (
+    PlayerBounds("player: two streams break", routes=(("a", "a"),), breaks=2),
+    PlayerBounds("player: two targets", routes=(("ab", "a"),), breaks=1),
+)
+"""What `make check` explores."""
+SHORT = (
+    PlayerBounds("player: a target is moved", routes=(("a", "a"),), breaks=1, moves=1),
+    PlayerBounds("player: target dies twice", routes=(("a", "a", "a"),), target_crashes=2, batch_entries=1),
+    PlayerBounds("player: two players", routes=(("ab",),), players=2),
+    PlayerBounds("player: catching up", routes=(("a", "a", "a", "a"),), breaks=1, join=1, queue_entries=1),
+    PlayerBounds("player: a target refuses", routes=(("a", "a"), ("a",)), refusals=2),
+    PlayerBounds("player: dummies", routes=(("b", "b", "ab"),), breaks=1, dummies=2, batch_entries=1),
+)
+"""And `make test`."""
+BOUNDS = (
+    PlayerBounds("player: two targets, two breaks", routes=(("ab", "a"),), breaks=2),
+    PlayerBounds("player: three players", routes=(("a", "a"),), players=3),
+    PlayerBounds("player: two players, two targets", routes=(("ab", "b"),), players=2),
+    PlayerBounds("player: no patience", routes=(("ab", "b"),), breaks=1, patience_s=0.0, join=0),
+    PlayerBounds("player: everything", routes=(("a",),), players=2, breaks=1, refusals=1),
+)
+"""What `make model` explores."""
+
+
+class PlayerExploration(ModelWalk[PlayerWorld]):
+    """One walk through the states that the machines can come to within these bounds."""
+
+    def __init__(self, machines: Machines, bounds: PlayerBounds) -> None:
+        first = PlayerWorld(machines, bounds)
+        super().__init__(bounds.name, first, [bounds, machines, first.settings])
+
+    def events(self, world: PlayerWorld) -> Iterable[tuple[Any, ...]]:
+        return world.events()
+
+    def step(self, world: PlayerWorld, event: tuple[Any, ...]) -> None:
+        world.step(event)
+
+    def check(self, state: bytes, number: int) -> None:
+        """Check that nothing is lacking where nothing is to be done, and now and then that it comes to that.
+
+        Every state on the way to the end is one of those walked through, so this would do for all if some steps could
+        not go on for ever, without faults: that is what settling finds.
+        """
+        self.world(state).complete()
+        if number % _SETTLED_EVERY == 1:
+            self.world(state).settle()

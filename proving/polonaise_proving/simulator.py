@@ -123,3 +123,7 @@ def _command(seed: int, mutation: str | None) -> str:
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,8 @@
-"""Faults of targets, players and nodes of the log at random moments, while a writer appends; then the comparison."""
+"""`make torture-delivery`: targets, players and the nodes of the log are killed and stopped at random moments.
+
+A writer appends meanwhile. At the end `judges.rows` compares what each target has applied, in its order, with the
+route of the log.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import heapq
 import itertools
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,13 +25,15 @@ from typing import Final, Self
 import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
-from polonaise_proving.judges.deliveries import Entries, mistakes, routed
-from polonaise_proving.stages.databases import Databases
-from polonaise_proving.stages.processes import Program
-from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp
+from polonaise_proving.judges.rows import Entries, mistakes, routed
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.running import Figures
+from polonaise_proving.stages.databaseservers import KINDS, Databases
+from polonaise_proving.stages.processes import PATIENCE_S, Program
 from polonaise_proving.stages.watchdog import Watchdog
-from polonaise_proving.work.deliveryroute import PARTITIONS, TARGETS
 from polonaise_proving.work.deliverytarget import applied
+from polonaise_proving.work.deliverywriter import PARTITIONS, TARGETS
 
 PLAYERS: Final = 2
 LEASE_S: Final = 2.0
@@ -49,17 +56,16 @@ class DeliveryTortureReport:
 
 
 class _TorturedProgram(Program):
-    """A program with the same arguments in each of its lives, which a watchdog ends if this process is killed."""
+    """A program that a watchdog ends if this process is killed."""
 
     def __init__(self, name: str, command: list[str], log: Path, watchdog: Watchdog, *, speaks: bool) -> None:
-        super().__init__(name, log, speaks=speaks)
-        self.command = command
+        super().__init__(name, log, command=command, speaks=speaks)
         self._watchdog = watchdog
 
     def start(self) -> None:
         """Start it, and do not wait. An earlier life that was asked to end has its time for that."""
         self.wait_ended()
-        self.launch(self.command)
+        super().start()
         self._watchdog.watch(self.pid)
 
 
@@ -124,7 +130,7 @@ class DeliveryTorture:
             player.start()
         self._writer = self._program("writer", ["polonaise_proving.work.deliverywriter", self._log, str(self._seed)])
         self._writer.start()
-        self._writer.first_line()
+        self._writer.says("listening")
 
     def _start_shard(self, name: str, scheme: str) -> _TorturedProgram:
         address = f"{scheme}://127.0.0.1:0"
@@ -132,7 +138,7 @@ class DeliveryTorture:
         shard = self._program(f"target-{name}", command)
         shard.start()
         # In its later lives it has the port that the system has chosen for the first one.
-        command[2] = shard.first_line().removeprefix("listening ")
+        shard.command[2] = shard.says("listening ").removeprefix("listening ")
         return shard
 
     def _player_settings(self) -> str:
@@ -140,7 +146,7 @@ class DeliveryTorture:
             "[player]",
             'name = "torture"',
             f'log = "{self._log}"',
-            'route = "polonaise_proving.work.deliveryroute:route"',
+            'route = "polonaise_proving.work.deliverywriter:route"',
             f"lease_s = {LEASE_S}",
             # Quick, so that a minute holds many of each.
             "open_s_max = 1.0",
@@ -283,3 +289,33 @@ def _launch_again(node: ChildNode) -> None:
 
 def _count(entries: Entries) -> int:
     return sum(len(each) for each in entries.values())
+
+
+def main() -> int:
+    parser = running.options("make torture-delivery", __doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--database", choices=KINDS, default="sqlite", help="in which targets keep what they apply")
+    options = parser.parse_args()
+
+    def campaign(directory: Path, progress: running.Progressed) -> DeliveryTortureReport:
+        with DeliveryTorture(directory, options.seed, ("link", "grpc"), database=options.database) as begun:
+            begun.run(60 * options.minutes, progress)
+            asyncio.run(begun.compare())
+        return begun.report
+
+    title, total = "Faults of targets, players and the log", 60 * options.minutes
+    return running.carry_out(options, total, campaign, lambda report: [Figures(title, figures_of(report))])
+
+
+def figures_of(report: DeliveryTortureReport) -> dict[str, int | str]:
+    figures: dict[str, int | str] = dict(sorted(report.faults.items()))
+    figures["transactions in the log"] = report.transactions
+    for name, count in report.delivered.items():
+        figures[f"entries of target {name}"] = count
+    figures["until every target had all, once nothing failed any more"] = f"{report.caught_up_s:.1f} s"
+    figures["mistakes"] = len(report.wrong)
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
