@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.record.journal import Follower, Journal, lines_in
+from polonaise_proving.scenarios.smoke import report as report_module
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
 from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
@@ -33,6 +35,7 @@ from polonaise_proving.stages.hosts.parts import NodePart
 from polonaise_proving.stages.hosts.town import Ports
 from polonaise_proving.work import bankclient as client_module
 from polonaise_proving.work.bankclient import Client
+from rigs.programs import run_python
 
 
 def begun() -> SmokeReport:
@@ -212,8 +215,27 @@ def test_the_command_of_a_report_names_the_directory_and_the_hosts() -> None:
     assert command == "polonaise smoke --transactions 100 --seed 3 --directory 'a b' --hosts loopback"
 
 
-def test_a_report_says_of_which_code_it_is() -> None:
-    assert this_version()
+def test_a_report_says_of_which_code_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        git = ["git", "-C", str(root), "describe", "--always", "--abbrev=12"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        assert this_version().removesuffix("-dirty") == commit
+    monkeypatch.setattr(report_module, "__file__", str(tmp_path / "a/b/c/d/report.py"))
+    assert this_version() == f"version {version('polonaise')}"
+
+
+def test_a_directory_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    with pytest.raises(BadOption, match="something else than a smoke test"):
+        run_in(tmp_path).run()
+    assert [each.name for each in tmp_path.iterdir()] == ["letters"]
+
+
+def test_who_runs_the_package_is_told_the_command() -> None:
+    done = run_python("-m", "polonaise_proving.scenarios.smoke")
+    assert done.returncode == 1
+    assert "polonaise smoke" in done.stderr
 
 
 def test_a_report_says_how_many_faults_of_each_kind_were_judged_and_when_the_last_one_was_told() -> None:

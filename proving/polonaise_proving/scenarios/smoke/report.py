@@ -133,7 +133,7 @@ class SmokeReport(KeptReport):
 
 def this_version() -> str:
     """Return the commit of the clone that this code runs from, marked if it was changed; else the version."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     if (root / ".git").exists():
         try:
             done = subprocess.run(
