@@ -309,11 +309,11 @@ def _fate(log: FinalLog, attempt: Try, ids: list[TransactionId]) -> Iterator[Vio
         return
     first = ids[0]
     if ids != list(range(first, first + attempt.count)):
-        promise = "P6 fate" if attempt.count == 1 else "P9 all-or-nothing"
+        promise = "P6 fate" if attempt.count == 1 else "P9 all or nothing"
         yield Violation(promise, f"{attempt.count} transactions, once: {attempt}", f"it is in the log as {ids}")
         return
     if log.batch_places[first] != log.batch_places[ids[-1]]:
-        yield Violation("P9 all-or-nothing", "a group in one batch", f"ids {ids} of {attempt} are in several")
+        yield Violation("P9 all or nothing", "a group in one batch", f"ids {ids} of {attempt} are in several")
     if [log.transactions[transaction].data for transaction in ids] != attempt.bodies:
         yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {ids}")
     if attempt.position is not None and first != attempt.position:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from polonaise.client.log import Log, partitions_of
 from polonaise.fragments.protocol.names import FragmentName
@@ -85,6 +85,17 @@ _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
 _OWNERS_LOOK_S: Final = 0.02
+
+
+class _Operator(Protocol):
+    """Somebody at work in processes of their own, who does something to the cluster, or with it, until it has healed."""
+
+    resting: bool
+    """Whether the faults are over."""
+
+    async def run(self, node: Node, host: Host) -> None:
+        """Live one life of such a process."""
+        ...
 
 
 @dataclass(slots=True)
@@ -218,8 +229,7 @@ class Schedule:
             self.nemesis.trouble_store(self._archiving.store)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders] = []
-        """Those who do something to the cluster of their own accord until it has healed."""
+        self._operators: list[_Operator] = []
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self._add("double-owner", DoubleOwner(self.cluster, self.nemesis.left_whole, self.history))
         if self.world.random("storage moves").random() < _MOVES_SHARE:
@@ -256,12 +266,7 @@ class Schedule:
         weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
         return [step for step, _ in (*STEPS, *RARE_STEPS)], weights
 
-    def _add(
-        self,
-        name: str,
-        operator: DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders,
-        count: int = 1,
-    ) -> None:
+    def _add(self, name: str, operator: _Operator, count: int = 1) -> None:
         self._operators.append(operator)
         names = [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
         self.cluster.others += [Node(self.cluster, each, operator.run) for each in names]
