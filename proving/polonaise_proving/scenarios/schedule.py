@@ -88,7 +88,7 @@ _OWNERS_LOOK_S: Final = 0.02
 
 
 class _Operator(Protocol):
-    """Somebody at work in processes of their own, who does something to the cluster, or with it, until it has healed."""
+    """Somebody who works in processes of their own, with the cluster or on it, until it has healed and beyond."""
 
     resting: bool
     """Whether the faults are over."""
