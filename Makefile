@@ -9,7 +9,7 @@ CLASSES := .venv/spark-classes.jsa
 
 SEEDS ?= 200
 START ?= 0
-MUTATION ?= $(PLANT)
+MUTATION ?=
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200

@@ -40,7 +40,7 @@ async def test_kills_of_a_clusters_nodes_and_clients_lose_nothing_and_double_not
 
 
 @pytest.mark.slow
-async def test_a_planted_bug_in_the_processes_is_found(tmp_path: Path) -> None:
+async def test_a_mutation_in_the_processes_is_found(tmp_path: Path) -> None:
     with (
         put_into_children("mark-that-another-process-moved-moved-on"),
         EmbeddedCampaign(tmp_path, seed=20) as campaign,

@@ -1,4 +1,4 @@
-"""A minute of faults, a planted bug, and the comparison tried on sequences that are wrong."""
+"""A minute of faults, a mutation, and the comparison tried on sequences that are wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
 
 
 @pytest.mark.slow
-async def test_a_planted_bug_in_the_processes_is_found(tmp_path: Path) -> None:
+async def test_a_mutation_in_the_processes_is_found(tmp_path: Path) -> None:
     with (
         put_into_children("id-of-a-target-kept-too-low"),
         DeliveryTorture(tmp_path, 2, ("link",)) as campaign,

@@ -70,7 +70,7 @@ class Fed(NamedTuple):
 
     id: int
     digest: int
-    """The digest of its body; see `operations.digest_of`."""
+    """The digest of its body; see `record.bank.digest_of`."""
 
 
 NOTHING: Final = Contents(0, -1, "")
