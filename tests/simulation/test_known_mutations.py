@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.mutations.known import MUTATIONS
+import polonaise.log.tail
+from polonaise_proving.mutations.children import MUTATION, put_into_children
+from polonaise_proving.mutations.known import MUTATIONS, MutationDoesNotApply
 from rigs.lacking import lacking
 from rigs.programs import run_python
 
@@ -73,6 +75,25 @@ def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
     done = run_python("-c", source)
     assert done.returncode != 0
     assert "MutationDoesNotApply" in done.stderr
+
+
+def test_processes_that_are_started_have_a_mutation_and_this_one_has_none() -> None:
+    source = "import polonaise.log.tail; print(type(polonaise.log.tail.__loader__).__name__)"
+    with put_into_children("acknowledge-before-sync"):
+        assert run_python("-c", source).stdout.strip() == "_MutatedLoader"
+    assert run_python("-c", source).stdout.strip() == "SourceFileLoader"
+    assert type(polonaise.log.tail.__loader__).__name__ == "SourceFileLoader"
+    with pytest.raises(MutationDoesNotApply, match="unknown mutation 'none'"), put_into_children("none"):
+        pass
+
+
+def test_a_process_without_the_mutation_that_it_was_to_have_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with put_into_children("acknowledge-before-sync"):
+        monkeypatch.setenv(MUTATION, "none")
+        done = run_python("-c", "print('runs')")
+    assert done.returncode != 0
+    assert "runs" not in done.stdout
+    assert "unknown mutation 'none'" in done.stderr
 
 
 def test_every_mutation_applies() -> None:
