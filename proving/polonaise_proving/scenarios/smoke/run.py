@@ -115,7 +115,7 @@ class SmokeRun:
         zookeeper.check_installed()
         _check_extras()
         with_own_errors(str(self._directory), lambda: self._directory.mkdir(parents=True, exist_ok=True))
-        SmokeState.read(self._directory)  # a directory of something else is refused before it has a lock
+        SmokeReport.begun(self._directory)  # a directory of something else is refused before it has a lock
         lock = try_lock(str(self._directory / "lock"))
         try:
             resumed = self._resumed()
