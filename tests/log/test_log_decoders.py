@@ -13,6 +13,7 @@ from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged,
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.control import (
+    NO_EVIDENCE,
     SECTOR_BYTES,
     Promises,
     PromiseSector,
@@ -21,6 +22,7 @@ from polonaise.log.control import (
     TrimMark,
     decode_header,
     encode_header,
+    newest_promises,
 )
 from polonaise.log.partitionlog import LogSettings, digest
 from polonaise.log.segment import Checkpoint, Index, SegmentHeader, frame_header, open_frame
@@ -123,6 +125,22 @@ def test_every_flipped_bit_and_every_lost_end_is_seen(name: str) -> None:
             assert refuses(bytes(damaged)), (position, bit)
             damaged[position] ^= 1 << bit
         assert refuses(raw[:position])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_promises_are_refused_once_the_slot_names_a_later_copy_that_cant_be_read(place: int) -> None:
+    copy = PromiseSector(PARTITION, 7, 2, Promises(fence=5), NO_EVIDENCE)
+    sectors = [bytes(SECTOR_BYTES), bytes(SECTOR_BYTES)]
+    sectors[place] = copy.encode()
+
+    def newest(named: int) -> tuple[PromiseSector, int, SyncEvidence] | None:
+        slot = Slot(PARTITION, named, 2, NO_EVIDENCE).encode()
+        return newest_promises(b"".join((*sectors, slot)), PARTITION, "ctl")
+
+    for named in (6, 7):  # the slot is written a while after the copies
+        assert newest(named) == (copy, place, NO_EVIDENCE)
+    with pytest.raises(ControlFileDamaged, match=r"newest copy \(8\)"):
+        newest(8)
 
 
 @pytest.mark.parametrize("name", DECODERS)

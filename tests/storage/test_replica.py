@@ -101,6 +101,16 @@ def test_the_fence_is_on_disk_before_the_answer_that_announces_it() -> None:
     assert held.fence(5) == [Save(Promises(fence=5)), TellSession()]
 
 
+def test_bytes_whose_sync_failed_are_cut_before_the_copys_end_is_told() -> None:
+    held = opened(6, fence=4, untrusted_above=5)
+    assert held.fence(5) == [Save(Promises(fence=5, untrusted_above=5)), Cut(5), TellSession()]
+
+
+def test_bytes_above_a_loss_are_not_cut_before_it_is_decided_what_the_log_is() -> None:
+    held = opened(6, fence=4, lost_above=5, untrusted_above=5)
+    assert held.fence(5) == [Save(Promises(fence=5, lost_above=5, untrusted_above=5)), TellSession()]
+
+
 def test_the_session_of_the_fence_is_told_again() -> None:
     assert replica(fence=5).fence(5) == [TellSession()]
 

@@ -178,6 +178,21 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a partition that is made while the sync of another fails has no promises, and its replica is lost",
         seed=27001349,
     ),
+    "promises-of-one-change-earlier-believed": Mutation(
+        "polonaise.log.control",
+        "    if slot is not None and slot.sequence > sequence:\n",
+        "    if slot is not None and slot.sequence > sequence + 1:\n",
+        "P2, P13: a replica whose latest promises can't be read goes on from those before, and may obey a fenced owner",
+        test="tests/log/test_log_decoders.py"
+        "::test_promises_are_refused_once_the_slot_names_a_later_copy_that_cant_be_read[0]",
+    ),
+    "bytes-above-a-loss-cut": Mutation(
+        _REPLICA,
+        "        if promises.untrusted and not promises.may_have_lost:\n",
+        "        if promises.untrusted:\n",
+        "P13: a question cuts what a damaged copy still has, before an operator who lost too many copies could see it",
+        test="tests/storage/test_replica.py::test_bytes_above_a_loss_are_not_cut_before_it_is_decided_what_the_log_is",
+    ),
     "fence-and-joined-confused": Mutation(
         "polonaise.storage.partitionreplica",
         "joined=promises.joined,",
