@@ -495,6 +495,30 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         seed=29,
     ),
     # What is told of a cluster and of a group: health that speaks too well
+    "appends-that-are-put-back-not-counted": Mutation(
+        "polonaise.server.protocol.inbox",
+        "                self.bytes += entry.bytes\n                entry.mount.inbox_bytes += entry.bytes\n",
+        "                pass\n",
+        "P12: with each session that ends before it has sent all, an inbox takes more than its bound",
+        test="tests/server/protocol/test_owner_feeds.py"
+        "::test_appends_that_are_put_back_count_again_until_they_are_judged",
+    ),
+    "one-id-given-up-unseen": Mutation(
+        "polonaise.server.protocol.headreset",
+        "    if most > reset.known:\n",
+        "    if most > reset.known + 1:\n",
+        "P13: a reset gives up a committed id that its operator was not shown",
+        test="tests/server/protocol/test_head_reset.py"
+        "::test_a_reset_gives_up_not_a_single_id_that_its_operator_was_not_shown[held]",
+    ),
+    "known-from-before-the-session": Mutation(
+        "polonaise.server.protocol.readiness",
+        "        self._answers, self.known = {}, NO_TRANSACTION\n",
+        "        self._answers = {}\n",
+        "P13: an operator who resets a head is told as known what an earlier session's start has given up",
+        test="tests/server/protocol/test_owner_readiness.py"
+        "::test_what_replicas_said_before_a_session_is_forgotten_with_its_start",
+    ),
     "found-loss-untold": Mutation(
         "polonaise.storage.protocol.replica",
         "        return None if connection is None else TellLoss(connection, error)\n",

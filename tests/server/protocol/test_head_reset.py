@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.headreset import CarryOut, Withheld
@@ -28,6 +30,20 @@ def test_a_reset_is_carried_out_when_the_end_of_the_log_cannot_be_proved() -> No
     answers = {"A": EMPTY, "C": LEFT}
     assert isinstance(headreset.decide(value(), answers, NOTHING_KNOWN), Undecided)
     assert headreset.decide(value(ASKED), answers, NOTHING_KNOWN) == CarryOut(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("source", "known"),
+    [
+        pytest.param(replace(LEFT, max_synced=6), NOTHING_KNOWN, id="held"),
+        pytest.param(replace(LEFT, confirmed=6), NOTHING_KNOWN, id="confirmed, and lost"),
+        pytest.param(LEFT, Known(6, 60, 3), id="seen by the server itself"),
+    ],
+)
+def test_a_reset_gives_up_not_a_single_id_that_its_operator_was_not_shown(source: ReplicaAnswer, known: Known) -> None:
+    outcome = headreset.decide(value(ASKED), {"A": EMPTY, "C": source}, known)
+    assert isinstance(outcome, Withheld)
+    assert "knows of 6 now" in outcome.why
 
 
 def test_a_replica_that_brings_back_the_end_of_the_log_counts_and_not_the_reset() -> None:

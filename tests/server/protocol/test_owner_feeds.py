@@ -159,6 +159,16 @@ def test_all_mounts_together_have_a_bound() -> None:
     )
 
 
+def test_appends_that_are_put_back_count_again_until_they_are_judged() -> None:
+    talk = Talk.ready().hear("x appends 1!3000", "x appends 2!3000", "ends")
+    (mount,) = talk.owner.feeds.mounts.values()
+    (count, size), of_mount = talk.owner.waiting, mount.inbox_bytes
+    assert count == 1, "the first is on its way to the replicas"
+    assert size == of_mount > 3000
+    talk.hear("session 2 at -1")
+    assert (talk.owner.waiting, mount.inbox_bytes) == ((0, 0), 0)
+
+
 def test_appends_of_one_client_that_expire_leave_room_for_more() -> None:
     talk = Talk.ready(append_window_bytes=5_000).hear("C fails")
     assert talk("x appends 1!4000") == []

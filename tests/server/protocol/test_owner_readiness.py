@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.recovery import ReplicaAnswer
 from rigs.owner import Talk
 
 
@@ -127,6 +130,16 @@ def test_a_member_that_takes_no_part_is_known_with_its_reason() -> None:
     assert talk.owner.readiness.late == {"C": "was trimmed, and there are no fragments"}
     talk.hear("C fails", "ends", "session 2 at -1")
     assert talk.owner.readiness.late == {}
+
+
+def test_what_replicas_said_before_a_session_is_forgotten_with_its_start() -> None:
+    """It may be a tail that the session gave up: no later reset of the head gives up so much."""
+    talk, connected = Talk(), SimpleNamespace(closed=None)
+    answer = ReplicaAnswer(joined=1, prepared=4, confirmed=4, max_synced=9, last_crc=7, lost_above=None)
+    talk.owner.readiness.replica_answered("A", answer, connected)
+    assert (talk.owner.readiness.known, talk.owner.readiness.answers) == (9, {"A": answer})
+    talk.hear("session 2 at 4 of B C")
+    assert (talk.owner.readiness.known, talk.owner.readiness.answers) == (-1, {})
 
 
 EVENTS = (
