@@ -297,6 +297,22 @@ async def test_a_store_that_a_new_log_lacks_is_told_before_anything_waits(
         assert await archived(log, store)
 
 
+async def test_the_fragment_within_which_storage_nodes_begin_is_relied_upon_too(
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    """They alone hold the rest of it, where it can't be opened."""
+    await fill(log, 100)
+    written = await archived(log, store, 10_000)
+    first = (await trim(log, store, 0, before=150)).first
+    assert cluster.first_held(0) == first
+    (cut,) = [name for name in written if name.first < first <= name.last]
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    (tmp_path / "store" / cut.path).write_bytes(b"")
+    with raises_code("not_archived", match=cut.digest):
+        await trim(log, open_store(str(tmp_path / "copy")), 0)
+    assert cluster.first_held(0) == first
+
+
 async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> None:
     written = await archived(log, store)
     await flip(store, written[0])

@@ -123,3 +123,18 @@ async def test_the_first_id_is_the_one_from_which_on_every_replica_holds_the_log
     reader: Any = SimpleNamespace(owner=SimpleNamespace(session=session, partition=0))
     told = await trimming._drop(reader, session, 100, 101)
     assert (told.first, bool(told.done)) == (95, True)
+
+
+async def test_a_trim_has_not_ended_while_one_replica_has_something_left_to_drop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def drop_one(reader: Any, session: Any, name: str, before: int, certain: int) -> Trimmed:
+        if name == "c":
+            reader.owner.session = None  # as if the time were over
+        return Trimmed(95, name != "c")
+
+    monkeypatch.setattr(trimming, "_drop_one", drop_one)
+    session: Any = SimpleNamespace(engaged=["a", "b", "c"], id=1)
+    reader: Any = SimpleNamespace(owner=SimpleNamespace(session=session, partition=0))
+    told = await trimming._drop(reader, session, 100, 101)
+    assert (told.first, bool(told.done)) == (95, False)

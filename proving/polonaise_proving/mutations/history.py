@@ -7,6 +7,22 @@ from typing import Final
 from polonaise_proving.mutations.mutation import Mutation
 
 HISTORY_MUTATIONS: Final[dict[str, Mutation]] = {
+    "trim-ends-with-the-first-replica": Mutation(
+        "polonaise.server.trimming",
+        "all(answer.done for answer in answers.values())",
+        "any(answer.done for answer in answers.values())",
+        "P13: an operator is told that a trim has dropped all, which others than the quickest replica still hold",
+        test="tests/server/test_trims_within_batches.py"
+        "::test_a_trim_has_not_ended_while_one_replica_has_something_left_to_drop",
+    ),
+    "fragment-at-the-beginning-of-the-log-not-opened": Mutation(
+        "polonaise.server.trimming",
+        "[name for name in covering if name.last >= min(held, default=0)]",
+        "[name for name in covering if name.first >= min(held, default=0)]",
+        "P1: a trim drops what storage nodes alone hold of a fragment that can't be opened and begins below their log",
+        test="tests/fragments/test_trimmed_log.py"
+        "::test_the_fragment_within_which_storage_nodes_begin_is_relied_upon_too",
+    ),
     "store-of-another-log-read-on": Mutation(
         "polonaise.spark.queryhistory",
         "        if expected is not None and key is not None and key != expected:\n",

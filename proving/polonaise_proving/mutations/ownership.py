@@ -519,6 +519,14 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/server/protocol/test_owner_readiness.py"
         "::test_what_replicas_said_before_a_session_is_forgotten_with_its_start",
     ),
+    "what-an-operator-mended-refuses-requests": Mutation(
+        "polonaise.server.protocol.readiness",
+        "        self.blocked = error if operator else None\n",
+        "        self.blocked = error if operator else self.blocked\n",
+        "P13: requests are refused with an error of earlier, and not told what the partition waits for by now",
+        test="tests/server/protocol/test_owner_readiness.py"
+        "::test_requests_wait_again_once_a_start_fails_for_what_may_pass",
+    ),
     "found-loss-untold": Mutation(
         "polonaise.storage.protocol.replica",
         "        return None if connection is None else TellLoss(connection, error)\n",

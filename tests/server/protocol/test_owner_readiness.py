@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.errors import CoordinatorUnavailable
+from polonaise.errors import ConsistencyLost, CoordinatorUnavailable
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from rigs.owner import Talk
@@ -130,6 +130,17 @@ def test_a_member_that_takes_no_part_is_known_with_its_reason() -> None:
     assert talk.owner.readiness.late == {"C": "was trimmed, and there are no fragments"}
     talk.hear("C fails", "ends", "session 2 at -1")
     assert talk.owner.readiness.late == {}
+
+
+def test_requests_wait_again_once_a_start_fails_for_what_may_pass() -> None:
+    talk = Talk()
+    readiness, only_an_operator_helps = talk.owner.readiness, ConsistencyLost("two histories")
+    talk.owner.session_not_started(only_an_operator_helps, operator=True)
+    readiness.attempt_waits("a quorum")
+    assert (readiness.blocked, readiness.waits_for) == (only_an_operator_helps, str(only_an_operator_helps))
+    talk.owner.session_not_started(CoordinatorUnavailable("away"))
+    readiness.attempt_waits("a quorum")
+    assert (readiness.blocked, readiness.waits_for) == (None, "a quorum")
 
 
 def test_what_replicas_said_before_a_session_is_forgotten_with_its_start() -> None:
