@@ -32,7 +32,19 @@ def test_every_judge_looks_at_a_promise() -> None:
     assert not idle, f"{idle}: name in JUDGES (judges/promises.py) the promise that each looks at"
 
 
-def test_what_a_planted_bug_breaks_in_a_schedule_has_a_judge() -> None:
+def test_a_promise_has_one_name() -> None:
+    proving = Path(str(moments.__file__)).parents[1]
+    names = {
+        (path.relative_to(proving).as_posix(), name)
+        for path in proving.rglob("*.py")
+        for name in re.findall(r'"(P\d+ [^":.]+)"', path.read_text())
+    }
+    assert {name for _, name in names} >= {"P1 durability", "P9 all or nothing"}
+    others = sorted(each for each in names if each[1] not in JUDGES)
+    assert not others, f"{others}: call a promise as the table in docs/architecture.md does"
+
+
+def test_what_a_mutation_breaks_in_a_schedule_has_a_judge() -> None:
     judged = {promise.split()[0] for promise, judges in JUDGES.items() if judges}
     broken = {
         each.breaks.partition(":")[0].split(",")[0].split()[0] for each in MUTATIONS.values() if each.test is None
