@@ -78,7 +78,9 @@ def test_a_directory_with_something_else_is_refused_and_left_as_it_was(tmp_path:
 @pytest.mark.parametrize(("transactions", "seed"), [(1_000, 4), (2_000, 3)])
 def test_an_unfinished_run_of_other_parameters_is_refused(tmp_path: Path, transactions: int, seed: int) -> None:
     keep(begun(), tmp_path)
-    with pytest.raises(BadOption, match="resume it with --transactions 1000 --seed 3 --hosts loopback"):
+    with pytest.raises(
+        BadOption, match="resume it with polonaise smoke --transactions 1000 --seed 3 .* --hosts loopback"
+    ):
         run_in(tmp_path, transactions, seed).run()
     assert SmokeReport.begun(tmp_path) == begun()
 
@@ -213,6 +215,16 @@ def test_a_report_that_can_not_be_written_is_told_and_its_run_can_be_resumed(
 def test_the_command_of_a_report_names_the_directory_and_the_hosts() -> None:
     command = SmokeOptions(Path("a b"), 100, 3).command("loopback")
     assert command == "polonaise smoke --transactions 100 --seed 3 --directory 'a b' --hosts loopback"
+
+
+def test_a_run_with_a_mutation_is_resumed_with_it_alone_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    report = begun()
+    report.mutation = "quorum-of-one"
+    keep(report, tmp_path)
+    with pytest.raises(BadOption, match="--hosts loopback --mutation quorum-of-one, or name"):
+        run_in(tmp_path).run()
+    with pytest.raises(BadOption, match="unknown mutation 'quorum-of-two'"):
+        SmokeRun(SmokeOptions(tmp_path, 1_000, 3, mutation="quorum-of-two"), lambda told: None).run()
 
 
 def test_a_report_says_of_which_code_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,6 +34,15 @@ def smoke(
             show_default=False,
         ),
     ] = None,
+    mutation: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="A bug that all processes of the run have, to see that it is found: "
+            "`python -m polonaise_proving.simulator --list-mutations` names them.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Run a cluster and its clients while processes are killed, stopped, cut off, wiped and moved; check everything.
@@ -53,7 +62,7 @@ def smoke(
     def tell(told: Told) -> None:
         say_now(json.dumps({"event": told.event, **told.fields}) if as_json else told.text)
 
-    run = SmokeRun(SmokeOptions(directory, transactions, seed, hosts or ""), tell)
+    run = SmokeRun(SmokeOptions(directory, transactions, seed, hosts or "", mutation), tell)
     with stop_signals_call(run.stop_soon):
         report = run.run()
     if report is None:

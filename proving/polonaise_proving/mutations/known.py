@@ -25,6 +25,9 @@ from polonaise_proving.mutations.ownership import OWNERSHIP_MUTATIONS
 from polonaise_proving.mutations.targets import TARGET_MUTATIONS
 from polonaise_proving.mutations.views import VIEW_MUTATIONS
 
+LISTS_MUTATIONS: Final = "`python -m polonaise_proving.simulator --list-mutations`"
+"""The command that names all mutations."""
+
 
 class MutationDoesNotApply(Exception):
     """The mutation can't be put in.

@@ -19,7 +19,7 @@ from rich.table import Table
 import polonaise
 import polonaise_proving
 from polonaise_proving.mutations.children import put_into_children
-from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS
 from polonaise_proving.record.failures import GaveUp
 
 SOURCES: Final = os.pathsep.join(
@@ -37,8 +37,8 @@ def options(program: str, description: str | None) -> argparse.ArgumentParser:
         default="",
         choices=["", *MUTATIONS],
         metavar="NAME",
-        help="a mutation that all processes of the campaign run with, and that it has to find: "
-        "`python -m polonaise_proving.simulator --list-mutations` names them",
+        help=f"a mutation that all processes of the campaign run with, and that it has to find: {LISTS_MUTATIONS} "
+        "names them",
     )
     parser.add_argument(
         "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"

@@ -45,6 +45,8 @@ class SmokeReport(KeptReport):
     commit: str = ""
     duration_s: float = 0.0
     """Seconds of work; what a kill cut short is not counted."""
+    mutation: str = ""
+    """The mutation that its processes have; empty for none."""
     interruptions: int = 0
     schedule: str = ""
     """The digest of the schedule: equal for equal seeds, lengths and kinds of faults."""

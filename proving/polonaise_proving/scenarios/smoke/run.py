@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,8 @@ from polonaise_proving.faults.dealing import TOLD_HOLD_S, FaultStep, digest_of, 
 from polonaise_proving.faults.hostfaults import befalls, begin, end
 from polonaise_proving.judges.histories import BrokenPromise, violations
 from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise_proving.mutations.children import put_into_children
+from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.faultkinds import KINDS, Fault, FaultKind, NodeGroup, Way, nodes_of
 from polonaise_proving.record.history import LineKind
@@ -71,6 +73,8 @@ class SmokeOptions:
     seed: int
     hosts: str = ""
     """`namespaces` or `loopback`; empty for namespaces where these are possible, and else loopback."""
+    mutation: str = ""
+    """A mutation that all processes of the run have, which it has to find; empty for none."""
 
     def command(self, hosts: str) -> str:
         """Return the command that does the same again, on hosts of this kind."""
@@ -78,7 +82,7 @@ class SmokeOptions:
         return (
             f"polonaise smoke --transactions {self.transactions} --seed {self.seed} --directory {directory} "
             f"--hosts {hosts}"
-        )
+        ) + (f" --mutation {self.mutation}" if self.mutation else "")
 
 
 class SmokeRun:
@@ -112,6 +116,8 @@ class SmokeRun:
         included, is in the report, also if that can't be written. Raises `BadOption`, `DirectoryInUse`, `JavaMissing`,
         `ExtraMissing`, `NoNetwork`, `AddressInUse`, and faults of the disk, some of them as `OSError`.
         """
+        if self._options.mutation not in ("", *MUTATIONS):
+            raise BadOption(f"unknown mutation {self._options.mutation!r}: {LISTS_MUTATIONS} names them")
         zookeeper.check_installed()
         _check_extras()
         with_own_errors(str(self._directory), lambda: self._directory.mkdir(parents=True, exist_ok=True))
@@ -123,7 +129,8 @@ class SmokeRun:
                 self._say("swept", f"removed what run {swept} had left behind")
             self._notes = Notes()
             try:
-                return self._on_hosts(resumed)
+                with put_into_children(self._options.mutation):
+                    return self._on_hosts(resumed)
             finally:
                 self._notes.tidy()
         finally:
@@ -143,13 +150,11 @@ class SmokeRun:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             return None
         wanted = self._options
-        if (found.seed, found.transactions) != (wanted.seed, wanted.transactions) or wanted.hosts not in (
-            "",
-            found.hosts,
-        ):
+        begun = SmokeOptions(wanted.directory, found.transactions, found.seed, found.hosts, found.mutation)
+        if wanted not in (begun, replace(begun, hosts="")):
             raise BadOption(
-                f"{self._directory} holds an unfinished run: resume it with --transactions {found.transactions} --seed "
-                f"{found.seed} --hosts {found.hosts}, or name another directory"
+                f"{self._directory} holds an unfinished run: resume it with {begun.command(found.hosts)}, or name "
+                "another directory"
             )
         return found
 
@@ -168,7 +173,7 @@ class SmokeRun:
                 started = datetime.now(UTC).isoformat(timespec="seconds")
                 self._report = SmokeReport(
                     command, options.seed, options.transactions, kind, started, hosts.network, free_ports(hosts),
-                    schedule=schedule, steps=len(steps),
+                    schedule=schedule, steps=len(steps), mutation=options.mutation,
                 )  # fmt: skip
             elif resumed.schedule != schedule:
                 raise BadOption(
