@@ -119,6 +119,13 @@ def test_a_run_with_faults_of_every_kind_breaks_no_promise(directory: Path, tran
     assert json.loads((directory / "report.json").read_text()) == report.document()
 
 
+def test_a_mutation_in_the_processes_is_found(directory: Path) -> None:
+    report = SmokeRun(SmokeOptions(directory, 100, 1, LOOPBACK, "lock-table-reset-to-zero"), lambda told: None).run()
+    assert report is not None
+    assert {each.promise for each in report.violations} == {"P5"}
+    assert report.command.endswith(" --mutation lock-table-reset-to-zero")
+
+
 @pytest.mark.exhaustive  # of stages
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("hosts", [LOOPBACK, NAMESPACES])
