@@ -160,6 +160,41 @@ def test_only_the_module_for_waiting_sleeps() -> None:
     assert wrong == [], "rigs.waiting has wait_until, and names for what is waited for on purpose"
 
 
+BESIDE_A_SCENARIO = {"environment.py", "loop.py", "process.py", "world.py"}
+"""What starts tasks in the simulator, and hears of their errors."""
+
+
+def unheard_tasks(text: str) -> list[int]:
+    """The lines that start a task whose errors are heard by nobody unless its result is asked for."""
+    return [
+        each.lineno
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.Attribute | ast.Name)
+        and (each.attr if isinstance(each, ast.Attribute) else each.id) in ("create_task", "ensure_future")
+    ]
+
+
+def test_what_runs_beside_a_simulated_scenario_is_started_where_its_errors_are_heard() -> None:
+    """A fault or a check that crashed unheard would leave a seed that says that every promise held."""
+    proving = TESTS.parent / "proving" / "polonaise_proving"
+    scenarios = proving / "scenarios"  # the folders in it are campaigns on real processes
+    simulated = proving / "stages" / "simulated"
+    paths = [*(proving / "faults").rglob("*.py"), *scenarios.glob("*.py"), *simulated.rglob("*.py")]
+    assert {"nemesis.py", "schedule.py", "cluster.py"} <= {path.name for path in paths}
+    wrong = [
+        f"{path.relative_to(proving)}:{line}"
+        for path in paths
+        if path.name not in BESIDE_A_SCENARIO
+        for line in unheard_tasks(path.read_text())
+    ]
+    assert wrong == [], "`World.spawn` starts what runs beside a scenario"
+
+
+def test_a_task_that_nobody_hears_is_found() -> None:
+    assert unheard_tasks("world.spawn(run(), 'a')") == []
+    assert unheard_tasks("loop.create_task(run())\nasyncio.ensure_future(run())\ncreate_task(run())") == [1, 2, 3]
+
+
 def test_what_is_lacking_is_skipped_in_one_place_so_that_ci_fails_for_want_of_it() -> None:
     skip = {
         name_of(path)

@@ -18,6 +18,7 @@ class ClockFaults:
     """Sets clocks wrong and right again until `heal`."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._world = cluster.world
         self._random = cluster.world.random("clocks set wrong")
         count = (len(cluster.storage) - 1) // 2
         self._nodes = cluster.servers + self._random.sample(cluster.storage, count)
@@ -26,12 +27,12 @@ class ClockFaults:
 
     async def run(self) -> None:
         """Set clocks wrong, each for a while, until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._random.expovariate(1.0))
             right = [node for node in self._nodes if node not in self._wrong]
             if right:
-                self._under_way.append(loop.create_task(self._wrong_for_a_while(self._random.choice(right))))
+                wrong = self._wrong_for_a_while(self._random.choice(right))
+                self._under_way.append(self._world.spawn(wrong, "a wrong clock"))
 
     async def _wrong_for_a_while(self, node: Node) -> None:
         self._wrong.add(node)

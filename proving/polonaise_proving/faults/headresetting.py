@@ -474,8 +474,7 @@ class HeadResets:
     async def _decide(self, struck: list[PartitionId], gone: list[Node]) -> None:
         """Have operators reset the heads, perhaps amid a fault, until these partitions are open. Raises `Violation`."""
         operators = ResetOperators(self._cluster, self._check, struck, self._random, self._archiving)
-        loop = asyncio.get_running_loop()
-        race = loop.create_task(self._race(operators, gone), name="race with the reset")
+        race = self._cluster.world.spawn(self._race(operators, gone), "race with the reset")
         nodes = operators.start()
         self._history.reset_may_wait = self._archiving is not None
         try:
@@ -616,7 +615,7 @@ class HeadResets:
 
     async def _new_clients(self) -> None:
         """Take all clients down, and put new ones in their place: what the old ones have applied may be gone."""
-        before, loop = list(self._cluster.clients), asyncio.get_running_loop()
+        before = list(self._cluster.clients)
         self._down(before)
         await asyncio.sleep(0)
         for node in before:
@@ -629,7 +628,7 @@ class HeadResets:
             node = Node(self._cluster, name, self._client)
             self._applications[name] = Application(self._history, name, self._cluster.knobs.partitions, steps, source)
             self._cluster.clients.append(node)
-            loop.create_task(node.keep_running(), name=f"keeper of {name}")
+            self._cluster.world.spawn(node.keep_running(), f"keeper of {name}")
 
     async def _find_again(self) -> None:
         """Put lost disks back as they were, and have the log read from them: what was given up must not be told."""

@@ -325,8 +325,7 @@ class Nemesis(DiskFaults):
                 break
             action = self._random.choices(self._actions, self._weights)[0]
             self._world.trace.note(f"nemesis: {action.__name__}")
-            task = loop.create_task(action(self), name=f"nemesis: {action.__name__}")
-            self._under_way.append(task)
+            self._under_way.append(self._world.spawn(action(self), f"nemesis: {action.__name__}"))
         await self._uncornered.wait()
 
     async def heal(self) -> None:

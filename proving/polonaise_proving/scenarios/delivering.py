@@ -254,10 +254,9 @@ class Delivering:
 
     def start(self) -> None:
         """Begin to look, and to have things go wrong."""
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._watch(), name="watch of players"),
-            loop.create_task(self._go_wrong(), name="trouble of players"),
+            self._world.spawn(self._watch(), "watch of players"),
+            self._world.spawn(self._go_wrong(), "trouble of players"),
         ]
 
     def rest(self) -> None:
@@ -404,7 +403,7 @@ class Delivering:
                 return
             deed = self._random.choice(_DEEDS)
             self._world.trace.note(f"delivery: {deed.__name__}")
-            self._deeds.append(asyncio.get_running_loop().create_task(deed(self), name=f"delivery: {deed.__name__}"))
+            self._deeds.append(self._world.spawn(deed(self), f"delivery: {deed.__name__}"))
 
     def _seconds(self, *scale: float) -> float:
         return self._random.choice(scale) * (0.5 + self._random.random())

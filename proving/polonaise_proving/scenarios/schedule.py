@@ -276,12 +276,12 @@ class Schedule:
     async def play(self) -> None:
         """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
-        loop = asyncio.get_running_loop()
-        watches = [loop.create_task(self._watch(), name="watch")]
+        spawn = self.world.spawn
+        watches = [spawn(self._watch(), "watch")]
         if self.knobs.session_s:
-            watches.append(loop.create_task(watch_owners(self.cluster, self._ownership), name="watch of owners"))
+            watches.append(spawn(watch_owners(self.cluster, self._ownership), "watch of owners"))
         stops = [
-            loop.create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
+            spawn(self._stop_now_and_then(nodes, what, share), f"{what}s")
             for nodes, what, share in (
                 (self.cluster.storage, "stop", _STOP_SHARE),
                 (self.cluster.servers, "server_stop", _SERVER_STOP_SHARE),
@@ -290,7 +290,7 @@ class Schedule:
         if self._delivering is not None:
             self._delivering.start()
         if self._clocks is not None:
-            stops.append(loop.create_task(self._clocks.run(), name="wrong clocks"))
+            stops.append(spawn(self._clocks.run(), "wrong clocks"))
         await self.nemesis.run(self._duration_s)
         for task in stops:
             task.cancel()

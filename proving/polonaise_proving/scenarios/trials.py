@@ -455,7 +455,7 @@ class Trials:
 
         flapping = None
         if self._random.random() < 0.5:
-            flapping = asyncio.get_running_loop().create_task(cut_again_and_again(), name="flapping")
+            flapping = self._cluster.world.spawn(cut_again_and_again(), "flapping")
         else:
             network.partition(owner, storage)
         try:

@@ -413,8 +413,7 @@ class Cluster:
     async def start(self) -> None:
         """Make the cluster, and start every node and keep it running."""
         self.service.initialize(self.description)
-        loop = asyncio.get_running_loop()
-        self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
+        self._keepers = [self.world.spawn(node.keep_running(), f"keeper of {node.name}") for node in self.nodes]
 
     def coordinator(self, node: Node, host: Host) -> Coordinator:
         """Return a coordinator for the process that calls this, which is that of `node`."""

@@ -11,13 +11,17 @@ themselves. With the defaults nothing fails by itself. All times are in virtual 
 from __future__ import annotations
 
 import random
+import traceback
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 from polonaise_proving.record.failures import ScheduleFailed
 from polonaise_proving.record.faultcounts import FaultCounts
 from polonaise_proving.record.trace import Trace
-from polonaise_proving.stages.simulated.loop import Life, VirtualLoop
+from polonaise_proving.stages.simulated.loop import Life, VirtualLoop, VirtualTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +97,12 @@ class Configuration:
 class ProcessFailed(ScheduleFailed):
     """A process, or something in the scenario itself, died of an error that the scenario did not allow.
 
-    The error is `error` and the exception's cause. `process` names the process, or is "scenario".
+    The error is `error` and the exception's cause. `process` names the process, or the scenario's task; "scenario" if
+    it is not known which.
     """
 
     def __init__(self, seed: int, name: str, error: BaseException) -> None:
-        super().__init__(f"seed {seed}: {name} failed: {type(error).__name__}: {error}")
+        super().__init__(f"seed {seed}: {name} failed: {type(error).__name__}: {error}{_place(error)}")
         self.process = name
         self.error = error
 
@@ -123,9 +128,32 @@ class Environment:
         digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(digest, "big"))
 
-    def failed(self, life: Life | None, error: BaseException) -> None:
-        """End the schedule because of an `error` that no code handled. The first of several is its `failure`."""
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> VirtualTask:
+        """Run a coroutine of the scenario's own beside it; an error that it raises fails the schedule.
+
+        Everything that runs beside a scenario starts here: of another task nobody would hear that a fault or a check
+        of its has crashed, and all that it had still to find would count as held.
+        """
+        task = self.loop.create_task(coroutine, name=name)
+        task.add_done_callback(self._spawned_done)
+        return task
+
+    def _spawned_done(self, task: VirtualTask) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(None, error, task.get_name())
+
+    def failed(self, life: Life | None, error: BaseException, name: str = "scenario") -> None:
+        """End the schedule because of an `error` that no code handled. The first of several is its `failure`.
+
+        `life` is the process that raised it; if that is None, `name` says what of the scenario did.
+        """
         if self.failure is None:
-            self.failure = ProcessFailed(self.seed, life.name if life else "scenario", error)
+            self.failure = ProcessFailed(self.seed, life.name if life else name, error)
             self.failure.__cause__ = error
         self.loop.stop()
+
+
+def _place(error: BaseException) -> str:
+    """Return where an error was raised, as an addition to its text; nothing if it was not raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
