@@ -49,7 +49,9 @@ def test_a_task_beside_the_scenario_that_raises_fails_the_schedule_under_its_nam
         await asyncio.sleep(1)
         watches[0].cancel()
 
-    with pytest.raises(ProcessFailed, match=r"seed 3: watch failed: RuntimeError: crashed \(test_crashes.*, in crash\)"):
+    with pytest.raises(
+        ProcessFailed, match=r"seed 3: watch failed: RuntimeError: crashed \(test_crashes.*, in crash\)"
+    ):
         world.run(scenario())
 
 

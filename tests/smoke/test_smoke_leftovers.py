@@ -252,3 +252,14 @@ def test_a_loss_whose_process_has_ended_says_so() -> None:
     loss = PacketLoss(["false"], ["lose"], ["pass"])
     loss._process.wait()
     assert not loss.end()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loss_whose_pulses_have_crashed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("crashed")
+
+    monkeypatch.setattr(PacketLoss, "_say", crash)
+    loss = PacketLoss(["cat"], ["lose"], ["pass"])
+    block_until(lambda: not loss._thread.is_alive(), "the end of the thread")
+    assert not loss.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -34,6 +35,45 @@ async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_a
     assert report.storage_stops
     assert report.fates.acknowledged > 500
     assert report.fates.unknown > 10
+
+
+async def nothing(*_: Any) -> None:
+    pass
+
+
+async def on_and_on(*_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SoakCampaign:
+    """A campaign of a fraction of a second, without a cluster."""
+    for name in ("_start", "_end", "_kill_servers"):
+        monkeypatch.setattr(SoakCampaign, name, nothing)
+    for name in ("_restart_clients", "_stop_storage", "_sample"):
+        monkeypatch.setattr(SoakCampaign, name, on_and_on)
+    return SoakCampaign(tmp_path, minutes=0.005)
+
+
+async def test_a_campaign_that_has_killed_all_that_it_had_to_waits_for_the_rest(undisturbed: SoakCampaign) -> None:
+    seconds: list[float] = []
+    await undisturbed.run(seconds.append)
+    assert len(seconds) < 5, "a task that has ended is not waited for again and again, for the time of a processor"
+
+
+@pytest.mark.parametrize("name", ["_restart_clients", "_stop_storage", "_sample"])
+async def test_what_crashes_at_the_end_of_a_campaign_ends_it(
+    undisturbed: SoakCampaign, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    async def crash_when_told_to_end(_: SoakCampaign) -> None:
+        try:
+            await on_and_on()
+        except asyncio.CancelledError:
+            raise RuntimeError("crashed") from None
+
+    monkeypatch.setattr(SoakCampaign, name, crash_when_told_to_end)
+    with pytest.raises(RuntimeError, match="crashed"):
+        await undisturbed.run()
 
 
 # ------------------------------------------------------------------ figures

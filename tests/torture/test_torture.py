@@ -8,20 +8,24 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
 from polonaise_proving.judges.rows import GROUP, judge, judge_figures, judge_files
+from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios.pipeline import scenarios
 from polonaise_proving.scenarios.pipeline.campaign import PipelineTortureReport
 from polonaise_proving.scenarios.pipeline.drivers import Drivers
 from polonaise_proving.scenarios.pipeline.ground import Ground
-from polonaise_proving.scenarios.pipeline.scenarios import Rig
+from polonaise_proving.scenarios.pipeline.scenarios import Appender, Rig
 from polonaise_proving.stages.databaseservers import Databases
 from polonaise_proving.stages.watchdog import Watchdog
 from rigs.lacking import lacking
+from rigs.waiting import block_until
 
 DRIVER_DIES = [scenarios.killed_between_groups, scenarios.zombie]
 EXPECTED = {0: ["a", "b"], 1: ["c"]}
@@ -38,6 +42,18 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         drivers.prepare()
         with Ground(directory / "ground") as ground:
             yield Rig(ground, drivers)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_appends_beside_a_trial_that_have_crashed_fail_it() -> None:
+    """Else the trial would have shown what a snapshot is while nobody appends."""
+
+    def crash(*_: object, **__: object) -> None:
+        raise RuntimeError("crashed")
+
+    ground = cast(Ground, SimpleNamespace(log=SimpleNamespace(ready=crash)))
+    with pytest.raises(GaveUp, match="ended by themselves"), Appender(ground) as appender:
+        block_until(lambda: not appender.is_alive(), "the end of the thread")
 
 
 @pytest.mark.exhaustive  # of faults: the campaign draws all of them

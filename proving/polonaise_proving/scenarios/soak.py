@@ -206,10 +206,11 @@ class SoakCampaign:
             asyncio.create_task(each())
             for each in (self._kill_servers, self._restart_clients, self._stop_storage, self._sample)
         ]
+        going = set(disturbing)
         try:
             while (left_s := began_s + self._seconds - time.monotonic()) > 0:
                 progress(self._seconds - left_s)
-                done, _ = await asyncio.wait(disturbing, timeout=min(1.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+                done, going = await asyncio.wait(going, timeout=min(1.0, left_s), return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
@@ -218,6 +219,9 @@ class SoakCampaign:
             await asyncio.wait(disturbing)
             for node in self._storage:
                 node.signal(signal.SIGCONT)
+        for task in going:
+            if not task.cancelled():
+                task.result()  # what it raised in the very end
         await asyncio.gather(*self._starting)
         await self._end()
 

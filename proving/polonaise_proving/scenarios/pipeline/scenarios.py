@@ -288,7 +288,10 @@ def zombie(rig: Rig) -> list[str]:
 
 
 class Appender(threading.Thread):
-    """A thread that appends while its context manager is open, without waiting for answers."""
+    """A thread that appends while its context manager is open, without waiting for answers.
+
+    Leaving it raises `GaveUp` if the thread has died meanwhile: then nothing was appended beside what was tried.
+    """
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(daemon=True)
@@ -301,8 +304,11 @@ class Appender(threading.Thread):
         return self
 
     def __exit__(self, *_: object) -> None:
+        died = not self.is_alive()
         self._over.set()
         self.join()
+        if died:
+            raise GaveUp("the appends beside the snapshots ended by themselves: see the traceback of their thread")
 
     def run(self) -> None:
         began_s = time.monotonic()

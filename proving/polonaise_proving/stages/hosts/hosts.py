@@ -66,7 +66,10 @@ class PacketLoss:
             self._process.stdin.flush()
 
     def end(self) -> bool:
-        """Lose nothing any more. Return whether that could be said: False if the process had ended by itself."""
+        """Lose nothing any more. Return whether packets were lost until now: False if what loses them, the process or
+        the thread that tells it, had ended by itself.
+        """
+        pulsed = self._thread.is_alive()
         self._ended.set()
         self._thread.join()
         went_on = self._process.poll() is None
@@ -78,7 +81,7 @@ class PacketLoss:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        return went_on
+        return went_on and pulsed
 
 
 class NoNetwork(PolonaiseError):
@@ -215,7 +218,7 @@ class NamespaceHosts:
         if fault.kind in _LINK_DOWN:
             _run("link", "set", self._link(fault.node), "up")
         if fault.kind is FaultKind.LOSE and not self._losing.pop(fault.node).end():
-            raise NoNetwork(f"{fault}: the `ip` that loses packets has ended by itself")
+            raise NoNetwork(f"{fault}: what loses packets has ended by itself")
         for at, to in self._ways(fault):
             self._lost[at, to] -= 1
             if not self._lost[at, to]:
