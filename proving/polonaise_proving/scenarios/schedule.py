@@ -118,13 +118,15 @@ class Result:
     """What happened, one line per event; empty unless recorded."""
 
 
-def run(seed: int, *, record: bool = False) -> Result:
+def run(seed: int, *, record: bool = False, only: str | None = None) -> Result:
     """Run the schedule of one seed, and return its result, which has a trace if `record` is true.
+
+    With `only`, the nemesis has no other action than the one of that name (`nemesis.action_names`).
 
     What fails the schedule (`ScheduleFailed`) is in the result. Any other exception that `Schedule.play` raises is a
     mistake of the simulator, and is raised.
     """
-    schedule = Schedule(seed, record=record)
+    schedule = Schedule(seed, record=record, only=only)
     result = Result(seed)
     with _death_unheard():
         try:
@@ -191,7 +193,7 @@ class Schedule:
     every seed without it as it was, and the seeds that tests keep still show what they were kept for.
     """
 
-    def __init__(self, seed: int, *, record: bool = False) -> None:
+    def __init__(self, seed: int, *, record: bool = False, only: str | None = None) -> None:
         self.world = World(seed, _drawn(seed, record=record))
         self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
         self.history = ClientsJudge(self.knobs.partitions)
@@ -202,7 +204,7 @@ class Schedule:
         self._ownership = OwnershipCheck(self.history, self.knobs.partitions)
         self.cluster.service.on_written.append(self._ownership.written)
         self.cluster.partition_checks.append(self._ownership.claimed)
-        self.nemesis = Nemesis(self.cluster)
+        self.nemesis = Nemesis(self.cluster, only)
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
