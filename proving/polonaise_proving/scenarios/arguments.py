@@ -1,0 +1,16 @@
+"""What campaigns take as options. It loads nothing of production: a mutation may have to change that first."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def at_least_one(text: str) -> int:
+    """Return the number that an option is given. Raises `ArgumentTypeError` if it is below 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more: nothing would be tried")
+    return number

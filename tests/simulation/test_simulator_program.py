@@ -1,0 +1,138 @@
+"""The command line of the simulator: its exit status is 0 or 1 only if something was tried to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.scenarios import program
+from polonaise_proving.scenarios.program import main
+from rigs.programs import run_python
+
+SIMULATOR = ("-m", "polonaise_proving.simulator")
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    yield
+    logging.disable(logging.NOTSET)  # the program silences the nodes
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--seeds", "0"), ("--seeds", "-3"), ("--seeds", "many"), ("--jobs", "0"), ("--jobs", "-2")],
+    ids=" ".join,
+)
+def test_a_run_that_would_try_nothing_is_refused(capsys: pytest.CaptureFixture[str], option: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*option])
+    assert ended.value.code == 2
+    assert f"{option[0]}: '{option[1]}' is not a whole number of 1 or more" in capsys.readouterr().err
+
+
+def test_a_mutation_that_there_is_not_is_refused_with_those_of_a_like_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutation", "quorum-of-on"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no mutation 'quorum-of-on'; close to it: quorum-of-one" in said
+    assert said.count("\n") == 1
+
+
+def test_a_mutation_that_a_test_finds_is_refused_with_the_name_of_the_test(capsys: pytest.CaptureFixture[str]) -> None:
+    name = next(name for name, each in MUTATIONS.items() if each.test is not None)
+    assert main(["--mutation", name]) == 2
+    said = capsys.readouterr().err
+    assert f"no schedule finds {name}, but this test does: {MUTATIONS[name].test}" in said
+    assert f"test_a_mutation_is_found_by_a_test[{name}]" in said
+
+
+def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "crsh"]) == 2
+    said = capsys.readouterr().err
+    assert "the nemesis has no action 'crsh'; close to it: crash; it has: crash, crash_at_call, " in said
+
+
+def mutated(module: str, old: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run with a mutation that changes this text of a module to the same text."""
+    source = (
+        "import sys; from polonaise_proving.mutations import known; from polonaise_proving.scenarios import program; "
+        f"known.MUTATIONS['x'] = known.Mutation({module!r}, {old!r}, {old!r}, ''); "
+        "sys.exit(program.main(sys.argv[1:]))"
+    )
+    return run_python("-c", source, "--mutation", "x", *arguments, within_s=None)
+
+
+@pytest.mark.parametrize("which", [("--seeds", "2", "--start", "9"), ("--trace", "9")], ids=" ".join)
+def test_a_run_that_never_loads_what_a_mutation_changes_says_so_and_counts_for_nothing(which: tuple[str, ...]) -> None:
+    done = mutated("polonaise.views.sql", "class", *which)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "polonaise.views.sql, which x changes, was never loaded: these seeds say nothing of it" in done.stdout
+
+
+def test_a_mutation_that_the_code_has_outgrown_is_told_in_one_line() -> None:
+    done = mutated("polonaise.log.tail", "no such line", "--seeds", "1")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "'no such line' occurs 0 times in polonaise.log.tail, not once" in done.stderr
+
+
+def test_a_reader_who_has_seen_enough_ends_a_listing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, *SIMULATOR, "--list-mutations"], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_an_interrupted_run_says_what_was_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = program._run
+
+    def run(seed: int, *others: object, **how: object) -> object:
+        if seed == 10:
+            raise KeyboardInterrupt
+        return real(seed, *others, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(program, "_run", run)
+    assert main(["--start", "9", "--seeds", "5", "--jobs", "1"]) == 130
+    assert "interrupted after 1 of 5 seeds in " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_control_c_ends_all_processes_without_a_traceback(jobs: int) -> None:
+    command = [sys.executable, *SIMULATOR, "--seeds", "100000", "--jobs", str(jobs)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    try:
+        assert "of 100000 seeds" in running.stdout.readline()
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+        said, errors = running.communicate()
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert (running.returncode, errors) == (130, "")
+    assert "interrupted after " in said
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+
+
+def test_a_seed_is_run_again_by_the_python_of_this_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trying = program._Trying("quorum-of-one", "crash")
+    end = " -m polonaise_proving.simulator --seeds 1 --start 7 --mutation quorum-of-one --only crash"
+    monkeypatch.setattr(sys, "executable", f"{os.getcwd()}/.venv/bin/python")
+    assert trying.command(7) == f".venv/bin/python{end}"
+    monkeypatch.setattr(sys, "executable", "/somewhere else/python")
+    assert trying.command(7) == f"'/somewhere else/python'{end}"
