@@ -1,0 +1,268 @@
+"""Each checker of the simulator can fail: it finds a wrong that is planted in a log and a history that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from polonaise.log import registers
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.terms import LockMode, OwnKind
+from polonaise_proving.judges import checkers
+from polonaise_proving.judges.checkers import CHECKERS, Checker, check, check_replicas
+from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.observations import (
+    COUNT,
+    MOVE,
+    PRODUCED,
+    Fate,
+    History,
+    Kind,
+    Listing,
+    ProvedAnswer,
+)
+
+WRITE, READ = int(LockMode.WRITE), int(LockMode.READ)
+
+
+@dataclass
+class Planned:
+    """A transaction of a batch that is to be made."""
+
+    data: bytes
+    mark: int = -1
+    locks: Sequence[tuple[int, int]] = ()
+    generation: int = 1
+
+
+@dataclass
+class Sheet:
+    """A batch that is to be made; what is None follows from the batches before it."""
+
+    transactions: list[Planned]
+    changes: list[registers.Change] = field(default_factory=list)
+    first: int | None = None
+    time_us: int | None = None
+    session: int = 1
+    generation: int = 1
+    previous_crc: int | None = None
+    evidence: bool = True
+
+
+class Case:
+    """A history of one partition and the batches of its log, which fit until one of them is changed."""
+
+    def __init__(self) -> None:
+        self.history = history = History(1)
+        history.listing_count_max = 2
+        self.sheets: list[Sheet] = []
+        plain = self.commit(Kind.PLAIN, [b""], 0)
+        assert plain.number == 0
+        self.commit(Kind.GROUP, [b"a", b"b"], 1)
+        self.commit(Kind.MOVE, [MOVE.pack(1, 2, 30, 100, 100)], 3, mark=2, locks=[(11, WRITE), (12, WRITE)])
+        self.commit(Kind.COUNT, [COUNT.pack(1, 1)], 4, changes=[(b"counter", b"1")])
+        self.commit(Kind.PRODUCED, [PRODUCED.pack(1, 0)], 5)
+        self.commit(Kind.PRODUCED, [PRODUCED.pack(1, 1)], 6)
+        self.sheets.append(Sheet([Planned(b"", generation=~1)]))
+        self.commit(Kind.LOCKED, [b""], 8, mark=7, locks=[(11, READ)])
+        conflict = history.invoke("b", 0, Kind.LOCKED, [b""], 0)
+        conflict.mark = 2
+        history.failed(conflict, "lock conflict", 3)
+        for transaction in self.log().transactions:
+            if not transaction.own:
+                history.saw("a", transaction)
+        history.left_out[0][7] = "a"
+        history.answered(ProvedAnswer("a", 0, 5, 8))
+        history.answered(ProvedAnswer("a", 0, 5, None, b"counter", b"1"))
+        history.listed(Listing("a", 0, 5, b"", [(b"counter", b"1")]))
+
+    def commit(
+        self,
+        kind: Kind,
+        rests: list[bytes],
+        first: int,
+        mark: int | None = None,
+        locks: Sequence[tuple[int, int]] = (),
+        changes: Sequence[registers.Change] = (),
+    ) -> Any:
+        attempt = self.history.invoke("a", 0, kind, rests, 0)
+        attempt.mark = mark
+        attempt.locks = [list(locks)] if locks else []
+        self.history.committed(attempt, first)
+        known = first - 1 if mark is None else mark
+        self.sheets.append(Sheet([Planned(body, known, locks) for body in attempt.bodies], list(changes)))
+        return attempt
+
+    def log(self) -> FinalLog:
+        batches: list[Batch] = []
+        crc = following = 0
+        for sheet in self.sheets:
+            columns = Columns()
+            for place, each in enumerate(sheet.transactions):
+                columns.add(
+                    7, each.generation, following + place, OwnKind.PRODUCER, each.data,
+                    client_high_water_mark=each.mark, locks=each.locks,
+                )  # fmt: skip
+            raw = seal(
+                columns,
+                partition=0,
+                first=following if sheet.first is None else sheet.first,
+                session=sheet.session,
+                generation=sheet.generation,
+                commit_time_us=1_000 + following if sheet.time_us is None else sheet.time_us,
+                previous_crc=crc if sheet.previous_crc is None else sheet.previous_crc,
+                registers=registers.encode(sheet.changes),
+                evidence=sheet.evidence,
+            )
+            batches.append(Batch.parse(raw))
+            following, crc = following + len(sheet.transactions), batches[-1].crc
+        return FinalLog(0, batches)
+
+    def rewrite(self, transaction: int, data: bytes) -> None:
+        """Change the body of a transaction, but for the beginning that names its try."""
+        planned = [each for sheet in self.sheets for each in sheet.transactions][transaction]
+        planned.data = planned.data[: len(planned.data) - len(data)] + data
+
+
+def change(of: int, **fields: Any) -> Callable[[Case], None]:
+    """Change fields of a batch of the log."""
+    return lambda case: case.sheets.__setitem__(of, replace(case.sheets[of], **fields))
+
+
+def attempt(number: int, **fields: Any) -> Callable[[Case], None]:
+    """Change what is noted of a try."""
+
+    def spoil(case: Case) -> None:
+        for name, value in fields.items():
+            setattr(case.history.tries[number], name, value)
+
+    return spoil
+
+
+def see(id: int, **fields: Any) -> Callable[[Case], None]:
+    """Note that a client was given this under an id."""
+    return lambda case: case.history.seen[0].__setitem__(id, case.history.seen[0][0]._replace(**fields))
+
+
+def rewrite(transaction: int, data: bytes) -> Callable[[Case], None]:
+    """Change the body of a transaction."""
+    return lambda case: case.rewrite(transaction, data)
+
+
+def append(sheet: Sheet) -> Callable[[Case], None]:
+    """Have one more batch in the log."""
+    return lambda case: case.sheets.append(sheet)
+
+
+def split_the_group(case: Case) -> None:
+    one, two = case.sheets[1].transactions
+    case.sheets[1:2] = [Sheet([one]), Sheet([two])]
+
+
+def answer(**fields: Any) -> Callable[[Case], None]:
+    """Note another answer that a client was given."""
+    told = ProvedAnswer("a", 0, 5, None, b"counter", b"1")._replace(**fields)
+    return lambda case: case.history.answers.append(told)
+
+
+def listing(*listed: tuple[bytes, bytes], floor: int = 5) -> Callable[[Case], None]:
+    return lambda case: case.history.listings.append(Listing("a", 0, floor, b"", [*listed]))
+
+
+WRONG: list[tuple[Checker, str, str, Callable[[Case], object]]] = [
+    (checkers.seen_is_there, "P4", "a log that ends at 8", see(9)),
+    (checkers.seen_is_there, "P2", "was given to somebody", see(0, data=b"something else")),
+    (checkers.left_out_is_own, "P3", "a was not given it", lambda case: case.history.left_out[0].__setitem__(0, "a")),
+    (checkers.told_is_there, "P1", "the log ends at 7", lambda case: case.sheets.pop()),
+    (checkers.told_is_there, "P1", "try 4 place 0", attempt(0, id=5)),
+    (checkers.order, "P3", "a batch from 3; seen: one from 4", change(2, first=4)),
+    (checkers.order, "P3", "commit_time_us never to decrease", change(3, time_us=1)),
+    (checkers.order, "P3", "session never to decrease", change(3, session=0)),
+    (checkers.order, "P3", "generation never to decrease", change(3, generation=0)),
+    (checkers.order, "P2", "the batch from 3 to name its predecessor", change(2, previous_crc=1)),
+    (checkers.order, "P3", "3 was known before try 0 was made; seen: it got 0", attempt(0, floor=3)),
+    (checkers.locks, "P5", "evidence in every batch", change(0, evidence=False)),
+    (
+        checkers.locks,
+        "P5",
+        "8 was built on 2, and 3 raised lock 0xb",
+        lambda case: setattr(case.sheets[-1].transactions[0], "mark", 2),
+    ),
+    (checkers.evidence, "P5", "mark 7 and locks [(11, 0)] at 8", attempt(6, mark=6)),
+    (checkers.evidence, "P5", "mark 2 and locks [(11, ", attempt(2, locks=[[(11, WRITE)]])),
+    (checkers.bank, "P5", "the transfer 3 was built on 90 and 100", rewrite(3, MOVE.pack(1, 2, 30, 90, 100))),
+    (checkers.bank, "P5", "-1 after 3", rewrite(3, MOVE.pack(1, 2, 101, 100, 100))),
+    (checkers.counters, "P5", "number 1 of counter 1 next; seen: 2 at 4", rewrite(4, COUNT.pack(1, 2))),
+    (checkers.answers, "P4", "a was answered at 9", answer(mark=9)),
+    (checkers.answers, "P2", "a was told b'2'", answer(value=b"2")),
+    (checkers.answers, "P2", "a was told None", answer(value=None)),
+    (checkers.listings, "P2", "a was told [(b'counter', b'2')]", listing((b"counter", b"2"))),
+    (checkers.listings, "P2", "a was told []", listing()),
+    (checkers.fates, "P10", "only what an application wrote", append(Sheet([Planned(b"foreign")]))),
+    (checkers.fates, "P6", "told failed; seen: it is in the log as [0]", attempt(0, fate=Fate.FAILED)),
+    (checkers.fates, "P6", "told given up; seen: it is in the log as [0]", attempt(0, fate=Fate.GIVEN_UP)),
+    (checkers.fates, "P6", "told committed as 8; seen: it is in the log as [0]", attempt(0, id=8)),
+    (checkers.fates, "P6", "1 transactions, once", lambda case: case.sheets.append(case.sheets[0])),
+    (checkers.fates, "P9", "2 transactions, once", lambda case: case.sheets[1].transactions.pop()),
+    (checkers.fates, "P9", "a group in one batch", split_the_group),
+    (checkers.fates, "P10", "other bytes at [1, 2]", rewrite(2, b"c")),
+    (checkers.fates, "P6", "at the demanded position 4; seen: it got 0", attempt(0, position=4)),
+    (checkers.reasons, "P6", "resting on 9", attempt(7, rests_on=9)),
+    (checkers.reasons, "P6", "above 2; seen: ", attempt(7, rests_on=2)),
+    (checkers.producers, "P6", "number 1 of producer 1 next; seen: 3 at 6", rewrite(6, PRODUCED.pack(1, 3))),
+    (checkers.producers, "P6", "number 0 of producer 1 next; seen: 1 at 5", rewrite(5, PRODUCED.pack(1, 1))),
+]  # fmt: skip
+
+
+def test_a_log_and_a_history_that_fit_are_not_accused() -> None:
+    case = Case()
+    assert check([case.log()], case.history) == []
+
+
+@pytest.mark.parametrize(
+    ("checker", "promise", "naming", "spoil"), WRONG, ids=[f"{each[0].__name__}-{each[2][:50]}" for each in WRONG]
+)
+def test_a_planted_wrong_is_found(checker: Checker, promise: str, naming: str, spoil: Callable[[Case], object]) -> None:
+    case = Case()
+    spoil(case)
+    log = case.log()
+    assert any(each.promise.split()[0] == promise and naming in str(each) for each in checker(log, case.history))
+    assert any(naming in str(each) for each in check([log], case.history))
+
+
+def test_every_checker_has_a_wrong_that_it_finds() -> None:
+    """Without one, a new checker may be one that can't fail."""
+    assert {checker for checker, _, _, _ in WRONG} == set(CHECKERS)
+
+
+def replica(case: Case, **fields: Any) -> DiskReplica:
+    return replace(DiskReplica("a", case.log().batches), **fields)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        ({}, ""),
+        ({"bad": "torn"}, "P10 corruption: expected a, which was never damaged, to read; seen: torn"),
+        ({"batches": []}, "P1 durability: expected partition 0 up to 8; seen: a ends at -1"),
+    ],
+    ids=["whole", "torn", "empty"],
+)
+def test_a_replica_that_was_never_damaged_has_all_and_one_that_was_may_lack_it(
+    spoil: dict[str, Any], found: str
+) -> None:
+    case = Case()
+    held = [replica(case, **spoil)]
+    assert [str(each) for each in check_replicas(case.log(), held, set())] == ([found] if found else [])
+    assert list(check_replicas(case.log(), held, {"a"})) == []
+
+
+@pytest.mark.parametrize("spoilt", [set(), {"a"}], ids=["sound", "damaged"])
+def test_a_replica_holds_nothing_else_than_the_log(spoilt: set[str]) -> None:
+    case, other = Case(), Case()
+    other.rewrite(2, b"c")
+    found = [each.promise for each in check_replicas(case.log(), [replica(other)], spoilt)]
+    assert set(found) == {"P2 agreement"}
