@@ -66,20 +66,20 @@ simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one t
 model: $(STAMP) ## session start, the owner and the player explored exhaustively over the production decisions
 	$(BIN)/python -m polonaise_proving.model $(MODEL_ARGUMENTS)
 
-kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many
-	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS)
-	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS) --cluster
+kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many SEED=n
+	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS) --seed $(SEED) --cluster
 
-soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long
-	$(BIN)/python -m polonaise_proving.scenarios.soak --minutes $(MINUTES)
+soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long SEED=n
+	$(BIN)/python -m polonaise_proving.scenarios.soak --minutes $(MINUTES) --seed $(SEED)
 
 # Goes on where an interrupted run was: remove the directory to begin anew.
 smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stopped, cut off and wiped: TRANSACTIONS=n SEED=n
 	$(BIN)/polonaise smoke --transactions $(TRANSACTIONS) --seed $(SEED) --directory build/smoke/$(SEED)-$(TRANSACTIONS)
 
-torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many DATABASE=kind
+torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many SEED=n DATABASE=kind
 	$(BIN)/python -m pytest -m campaign tests/torture
-	$(BIN)/python -m polonaise_proving.scenarios.pipeline.campaign --rounds $(ROUNDS) --database $(DATABASE)
+	$(BIN)/python -m polonaise_proving.scenarios.pipeline.campaign --rounds $(ROUNDS) --seed $(SEED) --database $(DATABASE)
 
 torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=n SEED=n DATABASE=kind
 	$(BIN)/python -m polonaise_proving.scenarios.delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)

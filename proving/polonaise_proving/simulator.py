@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import gc
 import logging
 import multiprocessing
@@ -97,10 +96,8 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 
 def _put_in(name: str) -> None:
-    """Put the mutation in. Raises `_Refused` if there is none of that name, or if no schedule finds it."""
-    mutation = known.MUTATIONS.get(name)
-    if mutation is None:
-        raise _Refused(f"there is no mutation {name!r}{_like(name, known.MUTATIONS)}; --list-mutations names all")
+    """Put the mutation in. Raises `MutationDoesNotApply`, and `_Refused` if no schedule finds it."""
+    mutation = known.find(name)
     if mutation.test is not None:
         command = f"{_python()} -m pytest {shlex.quote(f'{_TEST_OF_TESTS}[{name}]')}"
         raise _Refused(f"no schedule finds {name}, but this test does: {mutation.test}. To see that: {command}")
@@ -113,12 +110,7 @@ def _check_action(name: str) -> None:
 
     names = action_names()
     if name not in names:
-        raise _Refused(f"the nemesis has no action {name!r}{_like(name, names)}; it has: {', '.join(names)}")
-
-
-def _like(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names)
-    return f"; close to it: {', '.join(close)}" if close else ""
+        raise _Refused(f"the nemesis has no action {name!r}{known.close_to(name, names)}; it has: {', '.join(names)}")
 
 
 class _Trying(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from polonaise_proving import simulator as program
 from polonaise_proving.mutations.known import MUTATIONS
-from polonaise_proving.scenarios import program
-from polonaise_proving.scenarios.program import main
+from polonaise_proving.simulator import main
 from rigs.programs import run_python
 
 SIMULATOR = ("-m", "polonaise_proving.simulator")
@@ -61,7 +61,7 @@ def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(capsys: 
 def mutated(module: str, old: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run with a mutation that changes this text of a module to the same text."""
     source = (
-        "import sys; from polonaise_proving.mutations import known; from polonaise_proving.scenarios import program; "
+        "import sys; from polonaise_proving.mutations import known; from polonaise_proving import simulator as program; "
         f"known.MUTATIONS['x'] = known.Mutation({module!r}, {old!r}, {old!r}, ''); "
         "sys.exit(program.main(sys.argv[1:]))"
     )

@@ -8,11 +8,12 @@ the module exactly once: a mutation that no longer fits the code is an error, an
 
 from __future__ import annotations
 
+import difflib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType, ModuleType
 from typing import Any, Final
 
@@ -66,11 +67,20 @@ class _MutatedFinder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
+def close_to(name: str, names: Iterable[str]) -> str:
+    """Return which of the names are much like one that is unknown, as an addition to the text of an error."""
+    close = difflib.get_close_matches(name, names)
+    return f"; close to it: {', '.join(close)}" if close else ""
+
+
 def find(name: str) -> Mutation:
     """Return the mutation of this name. Raises `MutationDoesNotApply` if there is none."""
     mutation = MUTATIONS.get(name)
     if mutation is None:
-        raise MutationDoesNotApply(f"unknown mutation {name!r}; known mutations: {', '.join(sorted(MUTATIONS))}")
+        raise MutationDoesNotApply(
+            f"there is no mutation {name!r}{close_to(name, MUTATIONS)}; all: "
+            "python -m polonaise_proving.simulator --list-mutations"
+        )
     return mutation
 
 

@@ -304,7 +304,7 @@ def main() -> int:
         return begun.report
 
     title, total = "Faults of targets, players and the log", 60 * options.minutes
-    return running.carry_out(options, total, campaign, lambda report: [Figures(title, figures_of(report))])
+    return running.carry_out(options, total, "seconds", campaign, lambda report: [Figures(title, figures_of(report))])
 
 
 def figures_of(report: DeliveryTortureReport) -> dict[str, int | str]:

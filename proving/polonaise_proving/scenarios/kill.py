@@ -31,6 +31,7 @@ from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.history import Fates, LineKind, PartitionHistory
 from polonaise_proving.record.journal import lines_of
 from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.arguments import at_least_one
 from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.hosts.clientjob import GO, QUIET, ClientJob
 from polonaise_proving.stages.hosts.parts import ClientPart
@@ -259,7 +260,7 @@ def _first_commit_s(processes: list[ClientPart], after_s: float) -> float | None
 
 def main() -> int:
     parser = running.options("make kill-test", __doc__)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=at_least_one, default=200)
     parser.add_argument(
         "--cluster",
         action="store_true",
@@ -279,8 +280,10 @@ def main() -> int:
                 asyncio.run(begun.compare())
             return begun.report
 
-    title = "Kills of processes that share a log"
-    return running.carry_out(options, options.kills, campaign, lambda report: [Figures(title, figures_of(report))])
+    def told(report: KillReport) -> list[Figures]:
+        return [Figures("Kills of processes that share a log", figures_of(report))]
+
+    return running.carry_out(options, options.kills, "kills", campaign, told)
 
 
 def _cluster_in(directory: Path) -> LocalCluster:

@@ -1,4 +1,4 @@
-"""How a campaign runs: its options, where its files are, its bar, and the tables of what it did."""
+"""How a campaign runs: its options, where its files are, its bar, its end, and the tables of what it did."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +18,16 @@ from rich.table import Table
 import polonaise
 import polonaise_proving
 from polonaise_proving.mutations.children import put_into_children
-from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS
+from polonaise_proving.mutations.known import LISTS_MUTATIONS, MutationDoesNotApply, find
 from polonaise_proving.record.failures import GaveUp
 
 SOURCES: Final = os.pathsep.join(
     str(Path(file).parents[1]) for file in (polonaise.__file__, polonaise_proving.__file__)
 )
 """The PYTHONPATH of processes: they run the code that this process runs, wherever that is installed."""
+
+INTERRUPTED: Final = 130
+"""The exit status of a campaign that Ctrl-C or SIGTERM has ended."""
 
 
 def options(program: str, description: str | None) -> argparse.ArgumentParser:
@@ -35,15 +37,33 @@ def options(program: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--mutation",
         default="",
-        choices=["", *MUTATIONS],
+        type=_mutation,
         metavar="NAME",
         help=f"a mutation that all processes of the campaign run with, and that it has to find: {LISTS_MUTATIONS} "
         "names them",
     )
     parser.add_argument(
-        "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
+        "--keep", type=_new_directory, help="a new directory that keeps the log, the journals and what was logged"
     )
     return parser
+
+
+def _mutation(name: str) -> str:
+    """Return the name of a mutation, or "" for none. Raises `ArgumentTypeError` if there is none of that name."""
+    try:
+        if name:
+            find(name)
+    except MutationDoesNotApply as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
+def _new_directory(text: str) -> Path:
+    """Return the path of a directory that can be made. Raises `ArgumentTypeError` if something is there already."""
+    path = Path(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{text} is there already: name a new directory")
+    return path
 
 
 @contextlib.contextmanager
@@ -91,28 +111,47 @@ Progressed = Callable[[float], None]
 def carry_out(
     options: argparse.Namespace,
     total: float,
+    unit: str,
     campaign: Callable[[Path, Progressed], Report],
     told: Callable[[Report], Sequence[Figures]],
 ) -> int:
     """Run a campaign under a bar that ends at `total`, and print what it did and the first mistakes.
 
-    Returns the exit status: 1 if a mistake was found, or the campaign gave up; else 0.
+    Returns the exit status: 1 if a mistake was found, or the campaign gave up; `INTERRUPTED`, once all is cleared up,
+    after Ctrl-C or SIGTERM, with how many of `unit` were done; else 0.
     """
     console = Console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleared up then too
-    with (
-        put_into_children(options.mutation),
-        directory(options.keep) as where,
-        Progress(console=console) as progress,
-    ):
-        bar = progress.add_task("campaign", total=total)
-        try:
-            report = campaign(where, lambda done: progress.update(bar, completed=done))
-        except GaveUp as error:
-            console.print(f"[red]gave up:[/] {error}", soft_wrap=True)
-            return 1
+    _end_as_by_control_c()
+    reached = 0.0
+    try:
+        with (
+            put_into_children(options.mutation),
+            directory(options.keep) as where,
+            Progress(console=console) as progress,
+        ):
+            bar = progress.add_task("campaign", total=total)
+
+            def progressed(done: float) -> None:
+                nonlocal reached
+                reached = done
+                progress.update(bar, completed=done)
+
+            try:
+                report = campaign(where, progressed)
+            except GaveUp as error:
+                console.print(f"[red]gave up after {reached:.0f} of {total:.0f} {unit}:[/] {error}", soft_wrap=True)
+                return 1
+    except KeyboardInterrupt:
+        console.print(f"[red]interrupted after {reached:.0f} of {total:.0f} {unit}:[/] no verdict", soft_wrap=True)
+        return INTERRUPTED
     for each in told(report):
         console.print(each.table())
     for mistake in report.wrong[:20]:
         console.print(f"[red]wrong:[/] {mistake}", soft_wrap=True)
     return int(bool(report.wrong))
+
+
+def _end_as_by_control_c() -> None:
+    """Let SIGTERM end the campaign as Ctrl-C does: its processes end, and its directory is removed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a script ignores it
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

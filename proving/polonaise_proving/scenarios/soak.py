@@ -375,7 +375,7 @@ def main() -> int:
             Figures(title, courses_of(report), ("process", *FIGURES)),
         ]
 
-    return running.carry_out(options, 60 * options.minutes, campaign, told)
+    return running.carry_out(options, 60 * options.minutes, "seconds", campaign, told)
 
 
 def work_of(report: SoakReport) -> dict[str, int | str]:

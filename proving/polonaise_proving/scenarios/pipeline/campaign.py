@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.keptreport import KeptReport
 from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.arguments import at_least_one
 from polonaise_proving.scenarios.pipeline.copies import BY_BYTES, FINER, SPLIT, TorturedCopy
 from polonaise_proving.scenarios.pipeline.drivers import Driver, DriverDied, Drivers, wait_for
 from polonaise_proving.scenarios.pipeline.faults import SparkFault
@@ -177,7 +178,9 @@ def _is_worker(pid: int) -> bool:
 
 def main() -> int:
     parser = running.options("make torture-pipeline", __doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="in all; those of an earlier run in DIRECTORY count")
+    parser.add_argument(
+        "--rounds", type=at_least_one, default=20, help="in all; those of an earlier run in DIRECTORY count"
+    )
     parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
     parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
     parser.add_argument("--database", choices=KINDS, default="sqlite", help="of copies into tables")
@@ -204,7 +207,7 @@ def main() -> int:
                     report.keep(kept)
         return report
 
-    return running.carry_out(options, options.rounds, campaign, lambda report: [figures_of(report)])
+    return running.carry_out(options, options.rounds, "rounds", campaign, lambda report: [figures_of(report)])
 
 
 def figures_of(report: PipelineTortureReport) -> Figures:
