@@ -33,7 +33,7 @@ _UNREAD: Final = 141
 _TEST_OF_TESTS: Final = "tests/simulation/test_known_mutations.py::test_a_mutation_is_found_by_a_test"
 
 
-class _Refused(Exception):
+class _Untriable(Exception):
     """What is asked for can't be tried; the text says why, and what to do."""
 
 
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _carry_out(options)
-    except (_Refused, known.MutationDoesNotApply) as error:
+    except (_Untriable, known.MutationDoesNotApply) as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return _REFUSED
     except BrokenPipeError:
@@ -96,21 +96,21 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 
 def _put_in(name: str) -> None:
-    """Put the mutation in. Raises `MutationDoesNotApply`, and `_Refused` if no schedule finds it."""
+    """Put the mutation in. Raises `MutationDoesNotApply`, and `_Untriable` if no schedule finds it."""
     mutation = known.find(name)
     if mutation.test is not None:
         command = f"{_python()} -m pytest {shlex.quote(f'{_TEST_OF_TESTS}[{name}]')}"
-        raise _Refused(f"no schedule finds {name}, but this test does: {mutation.test}. To see that: {command}")
+        raise _Untriable(f"no schedule finds {name}, but this test does: {mutation.test}. To see that: {command}")
     known.put_in(name)
 
 
 def _check_action(name: str) -> None:
-    """Raise `_Refused` if the nemesis has no action of that name."""
+    """Raise `_Untriable` if the nemesis has no action of that name."""
     from polonaise_proving.faults.nemesis import action_names  # after the mutation is in, like `run` below
 
     names = action_names()
     if name not in names:
-        raise _Refused(f"the nemesis has no action {name!r}{known.close_to(name, names)}; it has: {', '.join(names)}")
+        raise _Untriable(f"the nemesis has no action {name!r}{known.close_to(name, names)}; it has: {', '.join(names)}")
 
 
 class _Trying(NamedTuple):
