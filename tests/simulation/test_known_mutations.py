@@ -107,7 +107,7 @@ def test_processes_that_are_started_have_a_mutation_and_this_one_has_none() -> N
         assert run_python("-c", source).stdout.strip() == "_MutatedLoader"
     assert run_python("-c", source).stdout.strip() == "SourceFileLoader"
     assert type(polonaise.log.tail.__loader__).__name__ == "SourceFileLoader"
-    with pytest.raises(MutationDoesNotApply, match="unknown mutation 'none'"), put_into_children("none"):
+    with pytest.raises(MutationDoesNotApply, match="there is no mutation 'none'"), put_into_children("none"):
         pass
 
 
@@ -117,7 +117,7 @@ def test_a_process_without_the_mutation_that_it_was_to_have_does_not_run(monkeyp
         done = run_python("-c", "print('runs')")
     assert done.returncode != 0
     assert "runs" not in done.stdout
-    assert "unknown mutation 'none'" in done.stderr
+    assert "there is no mutation 'none'" in done.stderr
 
 
 def test_every_mutation_applies() -> None:

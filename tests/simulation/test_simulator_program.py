@@ -61,9 +61,9 @@ def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(capsys: 
 def mutated(module: str, old: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run with a mutation that changes this text of a module to the same text."""
     source = (
-        "import sys; from polonaise_proving.mutations import known; from polonaise_proving import simulator as program; "
+        "import sys; from polonaise_proving.mutations import known; from polonaise_proving import simulator; "
         f"known.MUTATIONS['x'] = known.Mutation({module!r}, {old!r}, {old!r}, ''); "
-        "sys.exit(program.main(sys.argv[1:]))"
+        "sys.exit(simulator.main(sys.argv[1:]))"
     )
     return run_python("-c", source, "--mutation", "x", *arguments, within_s=None)
 

@@ -24,6 +24,14 @@ def test_a_schedule_is_the_one_that_it_was() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", FaultKind)
+def test_a_fault_can_be_alone(kind: FaultKind) -> None:
+    """As long as there are two groups that it may befall, two nodes have it at once."""
+    dealt = [fault for step in schedule_of(7, 50_000, {kind}) for fault in step.faults]
+    assert {fault.kind for fault in dealt} == {kind}
+    assert len(dealt) >= STEPS_MIN
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_at_most_one_node_of_each_group_has_a_fault_at_a_time(seed: int) -> None:
     for step in schedule_of(seed, 200_000, EVERY):

@@ -31,7 +31,7 @@ from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.clientjob import ClientJob
 from polonaise_proving.stages.hosts.clocked import clock_of, set_clock
-from polonaise_proving.stages.hosts.hosts import NamespaceHosts, NoNetwork
+from polonaise_proving.stages.hosts.hosts import LoopbackHosts, NamespaceHosts, NoNetwork
 from polonaise_proving.stages.hosts.parts import NodePart
 from polonaise_proving.stages.hosts.town import Ports
 from polonaise_proving.work import bankclient as client_module
@@ -94,7 +94,7 @@ def test_an_unfinished_run_by_a_version_with_another_schedule_is_refused(
     earlier = begun()
     earlier.schedule = "a197ad1ca391eecc"
     keep(earlier, tmp_path)
-    with pytest.raises(BadOption, match="by another version, whose faults come in another order"):
+    with pytest.raises(BadOption, match="by another version, or with other --faults"):
         run_in(tmp_path).run()
     assert SmokeReport.begun(tmp_path) == earlier
 
@@ -226,6 +226,26 @@ def test_a_run_with_a_mutation_is_resumed_with_it_alone_and_an_unknown_one_is_re
         run_in(tmp_path).run()
     with pytest.raises(BadOption, match="unknown mutation 'quorum-of-two'"):
         SmokeRun(SmokeOptions(tmp_path, 1_000, 3, mutation="quorum-of-two"), lambda told: None).run()
+
+
+def test_a_run_has_the_faults_that_it_is_asked_for(tmp_path: Path) -> None:
+    only = SmokeOptions(tmp_path, 100, 3, faults="kill, wipe")
+    assert only.command("loopback").endswith(" --hosts loopback --faults 'kill, wipe'")
+    assert only.kinds() == {FaultKind.KILL, FaultKind.WIPE}
+    assert SmokeOptions(tmp_path, 100, 3).kinds() == frozenset(FaultKind)
+
+
+def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    run = SmokeRun(SmokeOptions(tmp_path / "new", 100, 3, faults="kill,wiped"), lambda told: None)
+    with pytest.raises(BadOption, match="there is no fault wiped; --faults takes kill, stop, cut, "):
+        run.run()
+    assert not (tmp_path / "new").exists()
+
+
+def test_faults_of_a_network_are_refused_on_hosts_without_one(tmp_path: Path) -> None:
+    run = SmokeRun(SmokeOptions(tmp_path, 100, 3, faults="cut,lose"), lambda told: None)
+    with pytest.raises(BadOption, match="only hosts with a network of their own can have the faults cut,lose"):
+        run._kinds(LoopbackHosts())
 
 
 def test_a_report_says_of_which_code_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def smoke(
             show_default=False,
         ),
     ] = "",
+    faults: Annotated[
+        str,
+        Option(
+            metavar="NAME,…",
+            help="Kinds of faults that happen, such as kill,wipe. Default: all that the hosts can have.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Run a cluster and its clients while processes are killed, stopped, cut off, wiped and moved; check everything.
@@ -62,7 +70,7 @@ def smoke(
     def tell(told: Told) -> None:
         say_now(json.dumps({"event": told.event, **told.fields}) if as_json else told.text)
 
-    run = SmokeRun(SmokeOptions(directory, transactions, seed, hosts or "", mutation), tell)
+    run = SmokeRun(SmokeOptions(directory, transactions, seed, hosts or "", mutation, faults), tell)
     with stop_signals_call(run.stop_soon):
         report = run.run()
     if report is None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from polonaise.errors import invariant
 from polonaise_proving.judges.told import is_to_be_told
 from polonaise_proving.record.faultkinds import (
     KINDS,
@@ -28,6 +29,10 @@ _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 TOLD_HOLD_S: Final = 2.0
 """A fault that lasts at least this long has to be told by the cluster's status, and lasts until it is told, or until
 `told.TOLD_S` have passed. Shorter ones may be over before anybody can see them."""
+
+
+_DEALS: Final = 2
+"""How often a deck is looked through for one card: as it is left, and with a whole one added."""
 
 
 class FaultStep(NamedTuple):
@@ -64,9 +69,12 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
     lasted = set[FaultKind]()
     for number in range(count):
         first = deck.deal(frozenset())
+        invariant(first is not None, "there is a kind of fault to draw")
+        assert first is not None
         taken = [first]
         if dice.below(100) < _PAIRED_PERCENT and first.kind not in PLANNED_KINDS:
-            taken.append(deck.deal(first.groups, PLANNED_KINDS))
+            second = deck.deal(first.groups, PLANNED_KINDS)
+            taken += [] if second is None else [second]
         told = {fault.kind for fault in taken if is_to_be_told(fault)}
         is_lasting = bool({kind for kind in told if KINDS[kind].is_long} or told - lasted)
         hold_s = dice.choice([each for each in _HOLDS_S if each >= TOLD_HOLD_S] if is_lasting else _HOLDS_S)
@@ -106,9 +114,12 @@ class _Deck:
         self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in KINDS[kind].targets]
         self._cards: list[tuple[FaultKind, NodeGroup]] = []
 
-    def deal(self, busy: frozenset[NodeGroup], but: frozenset[FaultKind] = frozenset()) -> Fault:
-        """Return the next fault that touches none of these groups, and is of none of the kinds `but`."""
-        while True:
+    def deal(self, busy: frozenset[NodeGroup], but: frozenset[FaultKind] = frozenset()) -> Fault | None:
+        """Return the next fault that touches none of these groups, and is of none of the kinds `but`.
+
+        Return None if the deck has none of that sort, as one of a single kind.
+        """
+        for _ in range(_DEALS):
             for position, (kind, group) in enumerate(self._cards):
                 fault = self._fault(kind, group)
                 if kind not in but and not fault.groups & busy:
@@ -117,6 +128,7 @@ class _Deck:
             more = list(self._pairs)
             while more:
                 self._cards.append(more.pop(self._dice.below(len(more))))
+        return None
 
     def _fault(self, kind: FaultKind, group: NodeGroup) -> Fault:
         node = self._dice.choice(nodes_of(group))

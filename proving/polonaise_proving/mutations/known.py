@@ -78,8 +78,7 @@ def find(name: str) -> Mutation:
     mutation = MUTATIONS.get(name)
     if mutation is None:
         raise MutationDoesNotApply(
-            f"there is no mutation {name!r}{close_to(name, MUTATIONS)}; all: "
-            "python -m polonaise_proving.simulator --list-mutations"
+            f"there is no mutation {name!r}{close_to(name, MUTATIONS)}; {LISTS_MUTATIONS} names all"
         )
     return mutation
 

@@ -75,6 +75,15 @@ class SmokeOptions:
     """`namespaces` or `loopback`; empty for namespaces where these are possible, and else loopback."""
     mutation: str = ""
     """A mutation that all processes of the run have, which it has to find; empty for none."""
+    faults: str = ""
+    """The kinds of faults that happen, with commas between; empty for all that the hosts can have."""
+
+    def kinds(self) -> frozenset[FaultKind]:
+        """Return the kinds of faults that may happen. Raises `BadOption` for a name that is of no kind."""
+        named = [each.strip() for each in self.faults.split(",") if each.strip()]
+        if unknown := [each for each in named if each not in set(FaultKind)]:
+            raise BadOption(f"there is no fault {', '.join(unknown)}; --faults takes {', '.join(FaultKind)}")
+        return frozenset(map(FaultKind, named or FaultKind))
 
     def command(self, hosts: str) -> str:
         """Return the command that does the same again, on hosts of this kind."""
@@ -82,7 +91,9 @@ class SmokeOptions:
         return (
             f"polonaise smoke --transactions {self.transactions} --seed {self.seed} --directory {directory} "
             f"--hosts {hosts}"
-        ) + (f" --mutation {self.mutation}" if self.mutation else "")
+            + (f" --mutation {self.mutation}" if self.mutation else "")
+            + (f" --faults {shlex.quote(self.faults)}" if self.faults else "")
+        )
 
 
 class SmokeRun:
@@ -118,6 +129,7 @@ class SmokeRun:
         """
         if self._options.mutation not in ("", *MUTATIONS):
             raise BadOption(f"unknown mutation {self._options.mutation!r}: {LISTS_MUTATIONS} names them")
+        self._options.kinds()
         zookeeper.check_installed()
         _check_extras()
         with_own_errors(str(self._directory), lambda: self._directory.mkdir(parents=True, exist_ok=True))
@@ -167,7 +179,7 @@ class SmokeRun:
         hosts: Hosts = NamespaceHosts(self._notes.prefix, nodes, network) if kind == NAMESPACES else LoopbackHosts()
         try:
             options = self._options
-            steps = schedule_of(options.seed, options.transactions, hosts.kinds)
+            steps = schedule_of(options.seed, options.transactions, self._kinds(hosts))
             schedule, command = digest_of(steps), options.command(kind)
             if resumed is None:
                 started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -177,8 +189,8 @@ class SmokeRun:
                 )  # fmt: skip
             elif resumed.schedule != schedule:
                 raise BadOption(
-                    f"{self._directory} holds an unfinished run by another version, whose faults come in another "
-                    "order: resume it with that version, or name another directory"
+                    f"{self._directory} holds an unfinished run by another version, or with other --faults: resume it "
+                    "as it was begun, or name another directory"
                 )
             else:
                 self._report = resumed
@@ -193,6 +205,16 @@ class SmokeRun:
             return self._in_town(steps)
         finally:
             hosts.close()
+
+    def _kinds(self, hosts: Hosts) -> frozenset[FaultKind]:
+        """Return the kinds of faults of this run. Raises `BadOption` if its hosts can have none of them."""
+        kinds = self._options.kinds() & frozenset(hosts.kinds)
+        if not kinds:
+            raise BadOption(
+                f"only hosts with a network of their own can have the faults {self._options.faults}: run with --hosts "
+                "namespaces, or name other faults"
+            )
+        return kinds
 
     def _keep(self) -> None:
         """Keep the report, by which the run can be resumed. Raises faults of the disk."""
