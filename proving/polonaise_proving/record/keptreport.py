@@ -17,7 +17,7 @@ class KeptReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-ready document."""
-        return dict(vars(self))
+        return {"format": self.FORMAT, **vars(self)}
 
     @classmethod
     def restored(cls, fields: dict[str, Any]) -> Self:
@@ -27,7 +27,7 @@ class KeptReport:
     def keep(self, path: Path) -> None:
         """Write the report in one atomic step, so that a kill at any moment leaves a whole file. Raises `OSError`."""
         new = path.with_suffix(".new")
-        new.write_text(json.dumps({"format": self.FORMAT, **self.document()}, indent=2) + "\n")
+        new.write_text(json.dumps(self.document(), indent=2) + "\n")
         new.replace(path)
 
     @classmethod
