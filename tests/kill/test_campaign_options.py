@@ -40,6 +40,17 @@ def test_a_campaign_that_would_try_nothing_is_refused(
     assert f"{option}: '{value}' is not a whole number of 1 or more: nothing would be tried" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "long"])
+@pytest.mark.parametrize("campaign", [SOAK, DELIVERY])
+def test_a_campaign_that_would_last_no_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], campaign: str, minutes: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main_of(campaign, monkeypatch, "--minutes", minutes)()
+    assert ended.value.code == 2
+    assert f"--minutes: '{minutes}' is not a number above 0: nothing would be tried" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("campaign", [KILL, SOAK, DELIVERY])
 def test_a_directory_that_is_there_already_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, campaign: str

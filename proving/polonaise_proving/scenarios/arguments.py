@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 
 def at_least_one(text: str) -> int:
@@ -13,4 +14,15 @@ def at_least_one(text: str) -> int:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more: nothing would be tried")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """Return the number that an option is given. Raises `ArgumentTypeError` if it is not above 0, or without end."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0: nothing would be tried")
     return number

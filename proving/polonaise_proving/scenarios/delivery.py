@@ -28,6 +28,7 @@ from polonaise.node.local import ChildNode, LocalCluster
 from polonaise_proving.judges.rows import Entries, mistakes, routed
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.arguments import above_zero
 from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.databaseservers import KINDS, Databases
 from polonaise_proving.stages.processes import PATIENCE_S, Program
@@ -293,7 +294,7 @@ def _count(entries: Entries) -> int:
 
 def main() -> int:
     parser = running.options("make torture-delivery", __doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=above_zero, default=10.0)
     parser.add_argument("--database", choices=KINDS, default="sqlite", help="in which targets keep what they apply")
     options = parser.parse_args()
 

@@ -33,6 +33,7 @@ from polonaise_proving.record.history import Fates, Line, LineKind, PartitionHis
 from polonaise_proving.record.journal import Follower, journal_of, lines_of
 from polonaise_proving.record.sampling import FIGURES, Sample, look
 from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.arguments import above_zero
 from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.processes import PATIENCE_S, Program
 from polonaise_proving.stages.soaknode import PARTITIONS, SEGMENT_BYTES, body
@@ -359,7 +360,7 @@ class SoakCampaign:
 
 def main() -> int:
     parser = running.options("make soak", __doc__)
-    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--minutes", type=above_zero, default=20)
     parser.add_argument("--leak", default="", choices=["", *LEAKS], help="what clients lose on purpose: must be found")
     options = parser.parse_args()
 
