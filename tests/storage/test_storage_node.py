@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.node.condition import storage_troubles
+from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, CutForReset, Done, Flush, ReadBatches, SessionInfo, Store, Stored
 from rigs.log import KEY, Maker, crcs
@@ -102,6 +104,32 @@ async def test_a_copy_that_is_cut_within_a_batch_of_which_nothing_is_confirmed_k
     assert await later.truncate(4) == Done(2, made[0].crc)
     assert await later.ask(CutForReset(2, 1, NO_SESSION), Done) == Done(2, made[0].crc)
     assert (await later.fence(2)).confirmed == 1
+
+
+@simulated
+async def test_a_read_that_was_at_the_disk_while_a_newer_session_fenced_and_cut_is_refused(
+    host: Host, node: Node, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, was_read, goes_on = PartitionReplica._read, asyncio.Event(), asyncio.Event()
+
+    async def held(self: PartitionReplica, *asked: Any) -> Any:
+        answer = await read(self, *asked)
+        was_read.set()
+        await goes_on.wait()
+        return answer
+
+    made = Maker().batches(3)
+    old, new = await connected(host), await connected(host)
+    await old.open(1)
+    await old.store(1, *made)
+    monkeypatch.setattr(PartitionReplica, "_read", held)
+    answer = asyncio.ensure_future(old.read(0, 2))
+    await was_read.wait()
+    await new.fence(2)
+    await new.truncate(0)
+    goes_on.set()
+    with pytest.raises(Fenced):
+        await answer
 
 
 @simulated

@@ -205,6 +205,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: a question cuts what a damaged copy still has, before an operator who lost too many copies could see it",
         test="tests/storage/test_replica.py::test_bytes_above_a_loss_are_not_cut_before_it_is_decided_what_the_log_is",
     ),
+    "read-beside-a-cut": Mutation(
+        "polonaise.storage.partitionreplica",
+        "cut what was read.\n            _check_session(replica, read)\n",
+        "cut what was read.\n",
+        "P2, P4: a read that was at the disk is answered although a later session has fenced and cut meanwhile",
+        test="tests/storage/test_storage_node.py"
+        "::test_a_read_that_was_at_the_disk_while_a_newer_session_fenced_and_cut_is_refused",
+    ),
     "fence-and-joined-confused": Mutation(
         "polonaise.storage.partitionreplica",
         "joined=promises.joined,",
