@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from polonaise.errors import PolonaiseError
-from polonaise.host import Host
+from polonaise.host import Disk, Host
 from polonaise.log import registers, tail
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile
+from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
@@ -334,16 +335,32 @@ class Cut:
         return self.task.cancelled()
 
 
-async def opens(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+async def opens(
+    host: Host, cache: SegmentCache, partition: int = PARTITION, disk: Disk | None = None
+) -> Callable[[], Awaitable[None]]:
     control = await ControlFile.open(host, DIRECTORY, KEY)
 
     async def work() -> None:
-        slot = await control.load(PARTITION)
+        slot = await control.load(partition)
         assert slot is not None
-        log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, SMALL, cache)
+        log = await PartitionLog.open(host, control.partition_directory(partition), slot, SMALL, cache, disk)
         await log.close()
 
     return work
+
+
+async def opens_an_empty_log(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    """Its first segment is made anew."""
+    control = await ControlFile.open(host, DIRECTORY, KEY)
+    if await control.load(PARTITION + 1) is None:
+        slot = await control.create(PARTITION + 1)
+        await (await PartitionLog.open(host, control.partition_directory(PARTITION + 1), slot, SMALL)).close()
+    await control.close()
+    return await opens(host, cache, PARTITION + 1)
+
+
+async def opens_with_few_files(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
+    return await opens(host, cache, disk=OpenFiles(host.disk, 1))
 
 
 async def opens_control(host: Host, cache: SegmentCache) -> Callable[[], Awaitable[None]]:
@@ -380,7 +397,9 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
 @pytest.mark.exhaustive  # of moments
 @pytest.mark.parametrize("late", [False, True], ids=["during a call", "when its outcome is on the way"])
 @pytest.mark.parametrize("capacity", [0, 32])
-@pytest.mark.parametrize("prepare", [opens, opens_control, reads, rolls_and_cuts])
+@pytest.mark.parametrize(
+    "prepare", [opens, opens_an_empty_log, opens_with_few_files, opens_control, reads, rolls_and_cuts]
+)
 def test_what_was_opened_is_closed(prepare: Work, capacity: int, late: bool) -> None:
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)

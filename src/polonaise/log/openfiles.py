@@ -77,7 +77,12 @@ class OpenFiles:
     async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
         """Open the file; close others, not in use, if too many are open. See `Disk.open`."""
         file = await self._disk.open(path, create=create, append=append)
-        kept = _KeptFile(self, path, file, await self._disk.identity(path), append=append)
+        try:
+            identity = await self._disk.identity(path)
+        except BaseException:  # also when cancelled: only this call can close the file
+            await file.close()
+            raise
+        kept = _KeptFile(self, path, file, identity, append=append)
         self._open[kept] = None
         try:
             await self._make_room(kept)
@@ -108,9 +113,12 @@ class OpenFiles:
         self._opening += 1
         try:
             file = await self._disk.open(kept.path, append=kept.append)
-            if await self._disk.identity(kept.path) != kept.identity:
+            try:
+                if await self._disk.identity(kept.path) != kept.identity:
+                    raise NotFound(f"{kept.path!r} was replaced while it was not open")
+            except BaseException:  # also when cancelled: only this call can close the file
                 await file.close()
-                raise NotFound(f"{kept.path!r} was replaced while it was not open")
+                raise
         finally:
             self._opening -= 1
         kept.file = file

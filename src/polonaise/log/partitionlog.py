@@ -293,11 +293,18 @@ class PartitionLog:
         """Return the tail, made anew if it is empty: the sync of its name may have failed in an earlier life."""
         if len(tail.index):
             return tail
+        renewed = None
         try:
             preamble = await segment.read_preamble(tail.file, tail.header)
-            return await self._create(tail.header, preamble)
+            renewed = await self._create(tail.header, preamble)
         finally:
-            await tail.file.close()
+            try:
+                await tail.file.close()
+            except BaseException:  # also when cancelled: only this call can close what was opened
+                if renewed is not None:
+                    await renewed.file.close()
+                raise
+        return renewed
 
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
         file = await segment.create(self._disk, self._directory, header, preamble)
