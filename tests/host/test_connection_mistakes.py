@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import select
 import socket
@@ -17,7 +18,9 @@ import pytest
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Network
+from polonaise.host.address import HostPort
 from polonaise.host.real import stop_at_mistakes
+from polonaise.host.sockets import dial
 from polonaise.host.tls import TlsIdentity
 from polonaise.host.tlssockets import TlsNetwork
 from rigs.scenarios import runs_tests_on_loops
@@ -241,3 +244,42 @@ async def test_a_connection_that_meets_itself_finds_nobody(
     with pytest.raises(ConnectionLost, match=f"cannot connect to '127.0.0.1:{port}': .*nobody listens there"):
         await scene.network(tls=tls).connect(f"127.0.0.1:{port}", asyncio.Protocol)
     assert [ended.fileno() for ended in met] == [-1], "it was made, and is closed"
+
+
+async def test_an_address_of_a_family_that_this_machine_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `localhost` may have one for each family, and the machine may be without IPv6."""
+    absent, real = OSError(errno.EAFNOSUPPORT, "no such family"), socket.socket
+
+    def made(family: int = socket.AF_INET, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise absent
+        return real(family, *rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host, port = listening.getsockname()
+        found = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)),
+        ]
+        monkeypatch.setattr("polonaise.host.sockets.socket.socket", made)
+        monkeypatch.setattr("polonaise.host.sockets.socket.getaddrinfo", lambda *_, **__: found)
+        with await dial(HostPort("name", port)) as dialled:
+            assert dialled.getpeername() == (host, port)
+        found.pop()
+        with pytest.raises(OSError, match="no such family") as told:
+            await dial(HostPort("name", port))
+        assert told.value is absent
+
+
+async def test_what_keeps_all_addresses_of_a_name_from_being_dialled_is_told_once_and_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made(*_: int) -> socket.socket:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, 1)) for host in ("127.0.0.1", "127.0.0.2")]
+    monkeypatch.setattr("polonaise.host.sockets.socket.socket", made)
+    monkeypatch.setattr("polonaise.host.sockets.socket.getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(OSError, match="too many open files") as told:
+        await dial(HostPort("name", 1))
+    assert told.value.errno == errno.EMFILE

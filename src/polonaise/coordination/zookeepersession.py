@@ -65,12 +65,7 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         """Addresses at which a connection was made, and ended before the session began."""
 
     def create_connection(self, address: tuple[Any, ...], timeout: float | None = None, **_: Any) -> socket.socket:
-        plain = socket.create_connection(address[:2], min(timeout or self.reach_s, self.reach_s))
-        try:
-            refuse_itself(plain)
-        except OSError:
-            plain.close()
-            raise
+        plain = refuse_itself(socket.create_connection(address[:2], min(timeout or self.reach_s, self.reach_s)))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return plain
 

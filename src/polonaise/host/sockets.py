@@ -307,24 +307,26 @@ async def dial(address: HostPort) -> socket.socket:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     errors: list[OSError] = []
     for family, kind, number, _, place in found:
-        dialled = socket.socket(family, kind, number)
         try:
-            dialled.setblocking(False)
-            await loop.sock_connect(dialled, place)
-            refuse_itself(dialled)
-        except OSError as error:
-            dialled.close()
+            return refuse_itself(await _connected(socket.socket(family, kind, number), place))
+        except OSError as error:  # also if this machine has no such family: a name may have addresses of both
             errors.append(error)
-        except BaseException:
-            dialled.close()
-            raise
-        else:
-            return dialled
-    raise errors[0] if len(errors) == 1 else OSError("; ".join(dict.fromkeys(map(str, errors))))
+    texts = list(dict.fromkeys(map(str, errors)))
+    raise errors[0] if len(texts) == 1 else OSError("; ".join(texts))
 
 
-def refuse_itself(connected: socket.socket) -> None:
-    """Raise `ConnectionRefusedError` if both ends of a TCP connection are this one socket.
+async def _connected(dialling: socket.socket, place: Any) -> socket.socket:
+    try:
+        dialling.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(dialling, place)
+    except BaseException:  # also when cancelled: only this call can close it
+        dialling.close()
+        raise
+    return dialling
+
+
+def refuse_itself(connected: socket.socket) -> socket.socket:
+    """Return the socket of a TCP connection; close it, and raise `ConnectionRefusedError`, if it is both ends of it.
 
     Where nobody listens at a port of those that the system gives to connecting sockets, the socket that connects may be
     given that very port. Then it is connected to itself, and reads what it writes.
@@ -332,9 +334,11 @@ def refuse_itself(connected: socket.socket) -> None:
     try:
         is_itself = connected.getsockname() == connected.getpeername()
     except OSError:
-        return  # the peer has ended it already, which whoever reads will see
+        return connected  # the peer has ended it already, which whoever reads will see
     if is_itself:
+        connected.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there: the connection has met itself")
+    return connected
 
 
 def _not_listening(address: str, error: OSError) -> PolonaiseError:
