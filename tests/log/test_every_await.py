@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -297,6 +298,10 @@ Work = Callable[[Host, SegmentCache], Awaitable[Callable[[], Awaitable[None]]]]
 """Prepares something, and returns what is cancelled."""
 
 
+NO_CALLS = ("entries", "identity")
+"""What the simulated disk answers at once, and a real one in a thread, so that a task may be cancelled meanwhile."""
+
+
 class Cut:
     """Cancels a task at its call of this number: while that is under way, or when its outcome is on the way."""
 
@@ -308,31 +313,42 @@ class Cut:
 
     async def through(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Whether it was cut short."""
-        submit = self._disk.submit
+        submit, loop = self._disk.submit, asyncio.get_running_loop()
 
         def counting(*args: Any, **kwargs: Any) -> Any:
-            future = submit(*args, **kwargs)
-            if asyncio.current_task() is self.task:
-                self._left -= 1
-                if not self._left and self._late:
-                    future.add_done_callback(lambda _: self.task.cancel())
-                elif not self._left:
-                    asyncio.get_running_loop().call_soon(self.task.cancel)
-            return future
+            return self._counted(submit(*args, **kwargs))
+
+        async def waiting(call: Callable[[str], Awaitable[Any]], path: str) -> Any:
+            future = loop.create_future()
+            loop.call_soon(lambda: future.done() or future.set_result(None))
+            await self._counted(future)
+            return await call(path)
 
         async def run() -> None:
             await work()
 
         self._disk.submit = counting
+        for name in NO_CALLS:
+            setattr(self._disk, name, partial(waiting, getattr(self._disk, name)))
         self.task = asyncio.create_task(run())
         try:
             await asyncio.wait([self.task])
         finally:
-            del self._disk.submit
+            for name in ("submit", *NO_CALLS):
+                delattr(self._disk, name)
         await asyncio.sleep(0.1)
         if not self.task.cancelled():
             self.task.result()
         return self.task.cancelled()
+
+    def _counted(self, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        if asyncio.current_task() is self.task:
+            self._left -= 1
+            if not self._left and self._late:
+                future.add_done_callback(lambda _: self.task.cancel())
+            elif not self._left:
+                asyncio.get_running_loop().call_soon(self.task.cancel)
+        return future
 
 
 async def opens(

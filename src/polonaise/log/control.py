@@ -409,13 +409,14 @@ class ControlFile:
                 # the strength of it, so it must not vanish with the power.
                 await file.sync()
                 await disk.sync_directory(directory)
+                identities = await _identities(disk, directory)
             except BaseException:
                 await file.close()
                 raise
         except BaseException:  # also when cancelled: a process that goes on must be able to take the directory again
             lock.release()
             raise
-        return cls(host, directory, lock, file, key, await _identities(disk, directory))
+        return cls(host, directory, lock, file, key, identities)
 
     async def check_in_place(self, others: Sequence[str] = ()) -> bool:
         """Raise `DirectoryGone` unless the directory's name still leads to the files that this process has open.

@@ -125,17 +125,20 @@ class PartitionLog:
 
     async def _load(self) -> None:
         recovered = await recover(self._disk, self._directory, self.slot)
-        self._sealed = recovered.sealed
+        self._sealed, tail = recovered.sealed, recovered.tail
+        # Before anything is waited for: what is adopted is closed with the log, also when this is cancelled.
+        if tail is not None:
+            self._adopt(tail)
         self._numbers = await self._disk.entries(self._directory)
         promises = self.slot.promises
         self.damage = recovered.damage
         # A damaged or untrusted log is left as it is. `cut` decides where it ends and which segment is its tail: until
         # then a new first segment would turn a log that has lost everything into one that never had anything.
-        if recovered.tail is not None:
-            whole = not self.damage and not promises.untrusted
-            self._adopt(await self._renewed(recovered.tail) if whole else recovered.tail)
-        elif not self.damage and not promises.untrusted:
-            await self._begin()
+        if not self.damage and not promises.untrusted:
+            if tail is None:
+                await self._begin()
+            elif not len(tail.index):
+                await self._renew(tail)
         # Up to `untrusted_above` everything was synced and may have been acknowledged: ending below it is a loss, even
         # if no bytes look damaged.
         if self.damage or (promises.untrusted and self.last < promises.untrusted_above):
@@ -289,22 +292,11 @@ class PartitionLog:
     async def _begin(self) -> None:
         self._adopt(await self._create(self._header(), b""))
 
-    async def _renewed(self, tail: Tail) -> Tail:
-        """Return the tail, made anew if it is empty: the sync of its name may have failed in an earlier life."""
-        if len(tail.index):
-            return tail
-        renewed = None
-        try:
-            preamble = await segment.read_preamble(tail.file, tail.header)
-            renewed = await self._create(tail.header, preamble)
-        finally:
-            try:
-                await tail.file.close()
-            except BaseException:  # also when cancelled: only this call can close what was opened
-                if renewed is not None:
-                    await renewed.file.close()
-                raise
-        return renewed
+    async def _renew(self, tail: Tail) -> None:
+        """Make an empty tail anew, and adopt that instead: the sync of its name may have failed in an earlier life."""
+        preamble = await segment.read_preamble(tail.file, tail.header)
+        self._adopt(await self._create(tail.header, preamble))
+        await tail.file.close()
 
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
         file = await segment.create(self._disk, self._directory, header, preamble)
