@@ -90,9 +90,9 @@ async def run_once(
         except Exception:
             await look_up()  # as below: it may have failed because of what was done under this key
             raise
-        if built(tx).abandoned is not None:
-            await look_up()  # the reason to give up may be what was done under this key since it was looked up
         so_far = built(tx)
+        if so_far.abandoned is not None:
+            await look_up()  # the reason to give up may be what was done under this key since it was looked up
         if so_far.abandoned is not None or not so_far.bodies:
             return value  # no record is made of it, so JSON need not hold it
         if so_far.needs is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from polonaise.client.appends import CopiedReceipt, PartitionAppends, Receipt
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Built, Draft, finish
+from polonaise.client.protocol.draft import Built, Draft, built, finish
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, lacking, next_step
 from polonaise.client.protocol.outstanding import AppendFailure, Unordered
@@ -153,7 +153,7 @@ class Running:
                     value = context(draft, *args)
                     if value is not None and hasattr(value, "__await__"):
                         value = await run.awaited(value)
-                    receipt = run.append(finish(draft), value)
+                    receipt = run.append(built(draft), value)
                 finally:
                     # Refuses what a task that the context left behind would add. By now the append counts by itself,
                     # if there is one; the slot was held so that what the context built could surely be appended.

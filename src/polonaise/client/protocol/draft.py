@@ -287,10 +287,9 @@ class Draft:
             self._needs, size, self._abandoned,
         )  # fmt: skip
 
-    def _finish(self) -> Built:
+    def _finish(self) -> None:
         """Refuse further calls: what they add would be lost."""
         self._over = True
-        return self._built()
 
     def _check_open(self) -> None:
         if self._over:
