@@ -122,7 +122,7 @@ class _Wait:
 
     def __init__(self, before: int, now_s: float) -> None:
         self.numbers: deque[int] = deque()
-        """Of the batches in flight."""
+        """The numbers of the batches in flight, in the order in which they were sent."""
         self.began(before, now_s)
 
     def began(self, before: int, now_s: float) -> None:
