@@ -272,9 +272,11 @@ async def _run_spark_jobs(log: str, database: str, findings: DayFindings, output
     spark = Program("Spark", output / "spark.log", command=command, speaks=True, apart="group")
     spark.start()
     try:
-        spark.say(json.dumps({"last": findings.folded.last, "balances": findings.folded.balances}))
+        request = json.dumps({"last": findings.folded.last, "balances": findings.folded.balances})
+        async with asyncio.timeout(SPARK_S):
+            await asyncio.to_thread(spark.say, request)  # more than a pipe holds: it blocks until Spark reads it
         status = await asyncio.to_thread(spark.wait_ended, SPARK_S)
-    except GaveUp:
+    except (GaveUp, TimeoutError):
         raise StartFailed(
             f"Spark did not end within {SPARK_S:g} s on the bank's log: {output / 'spark.log'} says how far it "
             "got; run the demo again with fewer payments, or when the machine has less to do"
