@@ -6,14 +6,14 @@ import contextlib
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-from rigs import owned, quickspark
+from rigs import names, owned, quickspark
 
 pytest_plugins = ["limits", "together", "exhaustive"]
 
@@ -58,10 +58,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl
 def pytest_configure() -> None:
-    """Guard the fields of protocol objects. And for each Spark that is started here, or by a program that is: most of a
-    start is what Java loads and compiles."""
+    """Guard the fields of protocol objects, and keep off the network.
+
+    And for each Spark that is started here, or by a program that is: most of a start is what Java loads and compiles.
+    """
     owned.guard_all()
+    names.keep_to_this_machine()
     os.environ.setdefault(quickspark.VARIABLE, quickspark.options())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    result = yield
+    assert not (asked := names.looked_up()), (
+        f"looked up in the network: {asked}. A host that is none ends with .invalid"
+    )
+    return result
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from rigs.programs import run_polonaise
 from rigs.shell import Shell
 from rigs.town import Town, in_a_town
 
-NODES = {"a": "h:1", "b": "h:2", "h:3": "h:3"}
+NODES = {"a": "h.invalid:1", "b": "h.invalid:2", "h.invalid:3": "h.invalid:3"}
 DESCRIPTION = ClusterDescription.new(bytes(16), 1, NODES)
 
 
@@ -39,7 +39,7 @@ DESCRIPTION = ClusterDescription.new(bytes(16), 1, NODES)
 
 
 def test_names_and_addresses_as_they_are_written() -> None:
-    assert storage_nodes_of(["a=h:1", "b=h:2", "h:3"], "--storage") == NODES
+    assert storage_nodes_of(["a=h.invalid:1", "b=h.invalid:2", "h.invalid:3"], "--storage") == NODES
     assert storage_nodes_of(["unix:/run/a=b"], "--storage") == {"unix:/run/a=b": "unix:/run/a=b"}
     assert storage_nodes_of(["x.Y_z-1=unix:/run/a=b"], "--storage") == {"x.Y_z-1": "unix:/run/a=b"}
 
@@ -47,20 +47,20 @@ def test_names_and_addresses_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("given", "naming"),
     [
-        (["a=h:1", "a=h:2"], "has a twice"),
-        (["h:1", "h:1"], "has h:1 twice"),
-        (["a=h:1", "b=h:1"], "has the address h:1 twice"),
-        (["a=h:2", "h:2"], "has the address h:2 twice"),
-        (["h:2", "a=h:1", "b=h:2"], "has the address h:2 twice"),
-        (["a=h:0"], "port 0"),
+        (["a=h.invalid:1", "a=h.invalid:2"], "has a twice"),
+        (["h.invalid:1", "h.invalid:1"], "has h.invalid:1 twice"),
+        (["a=h.invalid:1", "b=h.invalid:1"], "has the address h.invalid:1 twice"),
+        (["a=h.invalid:2", "h.invalid:2"], "has the address h.invalid:2 twice"),
+        (["h.invalid:2", "a=h.invalid:1", "b=h.invalid:2"], "has the address h.invalid:2 twice"),
+        (["a=h.invalid:0"], "port 0"),
         (["a=h"], "not an address"),
         (["a="], "not an address"),
         (["a"], "not an address"),
-        (["=h:1"], "invalid name of a storage node ''"),
-        (["a b=h:1"], "invalid name of a storage node 'a b'"),
-        (["ä=h:1"], "invalid name of a storage node"),
-        (["a/b=h:1"], "invalid name of a storage node"),
-        (["a" * 64 + "=h:1"], "1 to 63 letters"),
+        (["=h.invalid:1"], "invalid name of a storage node ''"),
+        (["a b=h.invalid:1"], "invalid name of a storage node 'a b'"),
+        (["ä=h.invalid:1"], "invalid name of a storage node"),
+        (["a/b=h.invalid:1"], "invalid name of a storage node"),
+        (["a" * 64 + "=h.invalid:1"], "1 to 63 letters"),
     ],
 )
 def test_a_list_of_storage_nodes_that_is_none(given: list[str], naming: str) -> None:
@@ -72,39 +72,41 @@ def test_a_list_of_storage_nodes_that_is_none(given: list[str], naming: str) -> 
     "given",
     [
         NODES,
-        {"h:1": "h:1", "h:2": "h:2", "h:3": "h:3"},
-        {"c": "h:3", "b": "h:2", "a": "h:1"},
-        {"a": "elsewhere:1", "b": "h:2", "h:3": "h:3"},
+        {"h.invalid:1": "h.invalid:1", "h.invalid:2": "h.invalid:2", "h.invalid:3": "h.invalid:3"},
+        {"c": "h.invalid:3", "b": "h.invalid:2", "a": "h.invalid:1"},
+        {"a": "elsewhere.invalid:1", "b": "h.invalid:2", "h.invalid:3": "h.invalid:3"},
     ],
     ids=["the same", "by address", "an unnamed node with a name", "moved since"],
 )
 def test_storage_nodes_that_the_cluster_has(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     check_storage_nodes(DESCRIPTION, given)
-    assert ("polonaise storage move" in caplog.text) == ("elsewhere:1" in given.values())
+    assert ("polonaise storage move" in caplog.text) == ("elsewhere.invalid:1" in given.values())
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"a": "h:1", "b": "h:2"},
-        {**NODES, "d": "h:4"},
-        {"a": "h:1", "b": "h:2", "c": "h:4"},
-        {"a": "h:1", "b": "h:2", "c": "h:2"},
-        {"h:1": "h:1", "a": "h:5", "b": "h:2"},
-        {**NODES, "h:1": "h:1"},
+        {"a": "h.invalid:1", "b": "h.invalid:2"},
+        {**NODES, "d": "h.invalid:4"},
+        {"a": "h.invalid:1", "b": "h.invalid:2", "c": "h.invalid:4"},
+        {"a": "h.invalid:1", "b": "h.invalid:2", "c": "h.invalid:2"},
+        {"h.invalid:1": "h.invalid:1", "a": "h.invalid:5", "b": "h.invalid:2"},
+        {**NODES, "h.invalid:1": "h.invalid:1"},
     ],
     ids=["one missing", "one more", "another one", "one twice", "one by name and by address", "all, and one twice"],
 )
 def test_storage_nodes_that_the_cluster_does_not_have(given: dict[str, str]) -> None:
-    with pytest.raises(BadOption, match=r"a=h:1, b=h:2, h:3, but --storage has .*polonaise storage move"):
+    with pytest.raises(
+        BadOption, match=r"a=h.invalid:1, b=h.invalid:2, h.invalid:3, but --storage has .*polonaise storage move"
+    ):
         check_storage_nodes(DESCRIPTION, given)
 
 
 def test_a_node_that_is_elsewhere_by_the_option_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     check_storage_nodes(DESCRIPTION, NODES)
     assert caplog.text == ""
-    check_storage_nodes(DESCRIPTION, {**NODES, "a": "h:9"})
-    assert "polonaise storage move a h:9" in caplog.text
+    check_storage_nodes(DESCRIPTION, {**NODES, "a": "h.invalid:9"})
+    assert "polonaise storage move a h.invalid:9" in caplog.text
 
 
 # ---------------------------------------------------------------------- storage move
@@ -189,14 +191,16 @@ async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies
         assert "the cluster has copies of 1 partition on it" in said.stdout
         assert (await move_storage(host, coordinator, "a", node.address, 5.0)).copies_missing == 1
         held = await coordinator.partition(0)
-        assert await coordinator.set_partition(0, replace(held.value, members=("b", "h:3")), held.version)
+        assert await coordinator.set_partition(0, replace(held.value, members=("b", "h.invalid:3")), held.version)
         assert (await move_storage(host, coordinator, "a", node.address, 5.0)).copies_missing == 0
 
 
 def test_a_move_in_no_cluster_and_by_no_coordinator(shell: Shell, tmp_path: Path) -> None:
-    shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="no cluster is named: give --coordinator")
+    shell.refuses(
+        "storage", "move", "a", "h.invalid:1", code="bad_option", naming="no cluster is named: give --coordinator"
+    )
     where = ("--coordinator", f"file:{tmp_path / 'none'}")
-    shell.refuses("storage", "move", "a", "h:1", *where, code="not_initialized", naming="no cluster")
+    shell.refuses("storage", "move", "a", "h.invalid:1", *where, code="not_initialized", naming="no cluster")
 
 
 def test_a_storage_node_with_a_name_that_is_none(shell: Shell, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_values_of_which_nobody_could_be_asked_are_written_only_with_consent(
 
 @pytest.fixture
 def there(tmp_path: Path) -> tuple[str, str]:
-    return "--coordinator", unserved(tmp_path / "coordinator", ClusterDescription(bytes(16), 1, ("a:1",)))
+    return "--coordinator", unserved(tmp_path / "coordinator", ClusterDescription(bytes(16), 1, ("127.0.0.1:1",)))
 
 
 def test_topics_are_created_listed_and_described(shell: Shell, there: tuple[str, str]) -> None:

@@ -394,12 +394,11 @@ async def test_a_machine_without_one_family_listens_on_the_other(
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses
     ])  # fmt: skip
     addresses = ["127.0.0.2", "127.0.0.1"]
-    if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):  # uvloop asks the system itself
-        listener = await host.network.listen("localhost:0", asyncio.Protocol)
-        await listener.close()
-        addresses.pop()
-        with pytest.raises(PolonaiseError):
-            await host.network.listen("localhost:0", asyncio.Protocol)
+    listener = await host.network.listen("localhost:0", asyncio.Protocol)
+    await listener.close()
+    addresses.pop()
+    with pytest.raises(PolonaiseError):
+        await host.network.listen("localhost:0", asyncio.Protocol)
     host.close()
 
 

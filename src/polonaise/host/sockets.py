@@ -49,8 +49,7 @@ async def bind_port(address: HostPort) -> list[socket.socket]:
 
     Addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even without IPv6.
     """
-    loop = asyncio.get_running_loop()
-    resolved = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    resolved = await _lookups.addresses(address, socket.AI_PASSIVE)
     port = address.port
     missing: OSError | None = None
     with contextlib.ExitStack() as opened:
@@ -300,19 +299,75 @@ async def dial(address: HostPort) -> socket.socket:
     Raises `OSError`, also for a connection that has met itself, see `refuse_itself`: that has to be known before the
     first byte is sent, and asyncio's own way shows the socket only after the handshake of TLS.
     """
-    loop = asyncio.get_running_loop()
-    try:  # what is no name is not looked up, which would take a thread
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     errors: list[OSError] = []
-    for family, kind, number, _, place in found:
+    for family, kind, number, _, place in await _lookups.addresses(address):
         try:
             return refuse_itself(await _connected(socket.socket(family, kind, number), place))
         except OSError as error:  # also if this machine has no such family: a name may have addresses of both
             errors.append(error)
     texts = list(dict.fromkeys(map(str, errors)))
     raise errors[0] if len(texts) == 1 else OSError("; ".join(texts))
+
+
+_Found: TypeAlias = list[tuple[Any, ...]] | OSError | ValueError
+"""What `socket.getaddrinfo` returns, or raises."""
+
+
+class _NameLookups:
+    """Looks up hosts' names, each in a thread of its own, which nobody waits for at the end.
+
+    A name service that is silent takes its time, and no call to it can be ended: in the event loop's own threads it
+    would hold up other work, and the end of the process. One lookup of a name is under way at a time, for all who ask.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a child that was forked: the threads are its parent's, and so may be who holds the lock."""
+        self._guard = threading.Lock()
+        self._waiting: dict[tuple[HostPort, int], list[asyncio.Future[_Found]]] = {}
+
+    async def addresses(self, address: HostPort, flags: int = 0) -> list[tuple[Any, ...]]:
+        """Return the IP addresses of a host's name, as `socket.getaddrinfo` does. Raises `OSError`, `ValueError`."""
+        with contextlib.suppress(socket.gaierror):  # what is no name needs no thread
+            return _addresses(address, flags | socket.AI_NUMERICHOST)
+        done: asyncio.Future[_Found] = asyncio.get_running_loop().create_future()
+        with self._guard:
+            waiting = self._waiting.setdefault((address, flags), [])
+            waiting.append(done)
+            if len(waiting) == 1:
+                threading.Thread(target=self._look_up, args=(address, flags), name="name lookup", daemon=True).start()
+        found = await done
+        if isinstance(found, Exception):
+            raise type(found)(*found.args)  # one of his own for each who waits
+        return found
+
+    def _look_up(self, address: HostPort, flags: int) -> None:
+        found: _Found
+        try:
+            found = _addresses(address, flags)
+        except (OSError, ValueError) as error:
+            found = error
+        with self._guard:
+            waiting = self._waiting.pop((address, flags))
+        for done in waiting:
+            with contextlib.suppress(RuntimeError):  # its loop has ended: nobody waits
+                done.get_loop().call_soon_threadsafe(_settle, done, found)
+
+
+def _settle(done: asyncio.Future[_Found], found: _Found) -> None:
+    if not done.done():
+        done.set_result(found)
+
+
+def _addresses(address: HostPort, flags: int) -> list[tuple[Any, ...]]:
+    return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+
+
+_lookups: Final = _NameLookups()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lookups.forget)
 
 
 async def _connected(dialling: socket.socket, place: Any) -> socket.socket:

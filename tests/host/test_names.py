@@ -1,0 +1,109 @@
+"""Names of hosts that nobody, or nobody yet, knows: what their lookup holds up, and what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from polonaise.host import sockets
+from polonaise.host.address import HostPort
+from polonaise.host.sockets import bind_port, dial
+from rigs.waiting import wait_until
+
+NAMED = HostPort("name", 1)
+WAIT_S = 20.0
+
+
+class SilentNameService:
+    """Answers `socket.getaddrinfo` for names only once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+        self.answered: list[str] = []
+
+    def getaddrinfo(self, host: str, port: int, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "a name")
+        self.asked.append(host)
+        assert self.answers.wait(WAIT_S)
+        self.answered.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentNameService]:
+    service = SilentNameService()
+    monkeypatch.setattr(socket, "getaddrinfo", service.getaddrinfo)
+    yield service
+    service.answers.set()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_silent_name_service_holds_up_neither_other_work_nor_the_end(
+    silent: SilentNameService, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def leave() -> None:
+        for _ in range(3):
+            asking = [asyncio.create_task(dial(NAMED)) for _ in range(50)]
+            asking.append(asyncio.create_task(dial(HostPort("other", 1))))
+            asking.append(asyncio.create_task(dial(HostPort("third", 1))))
+            await asyncio.to_thread(threading.Event)
+            for task in asking:
+                task.cancel()
+            await asyncio.wait(asking)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(leave())
+    assert silent.answered == [], "the program has ended before"
+    assert sorted(silent.asked) == ["name", "other", "third"], "it is asked for each name once at a time"
+
+
+async def test_all_who_wait_for_a_name_are_told_what_became_of_it(silent: SilentNameService) -> None:
+    asking = [asyncio.create_task(dial(NAMED)) for _ in range(3)]
+    asking.append(asyncio.create_task(bind_port(HostPort("name", 0))))  # type: ignore[arg-type]
+    await wait_until(lambda: len(silent.asked) == 2)
+    asking[0].cancel()
+    await asyncio.wait(asking[:1])
+    silent.answers.set()
+    _, *told = await asyncio.gather(*asking, return_exceptions=True)
+    assert [str(error) for error in told] == ["[Errno -2] nobody knows it"] * 3
+    assert len({id(error) for error in told}) == 3
+    assert silent.asked == ["name", "name"], "to listen is another question"
+    with pytest.raises(socket.gaierror, match="nobody knows it"):
+        await dial(NAMED)
+    assert silent.asked == ["name"] * 3, "an answer is not kept"
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_lookups(silent: SilentNameService) -> None:
+    async def ask() -> int:
+        asking = asyncio.create_task(dial(NAMED))
+        await wait_until(lambda: bool(silent.asked))
+        with sockets._lookups._guard:  # as another thread of the parent may hold it at that moment
+            child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(round(WAIT_S))  # this child, too, ends
+            silent.answers.set()
+            return 0
+        asking.cancel()
+        return child
+
+    child = asyncio.run(ask())
+    if not child:
+        status = 1
+        try:
+            with pytest.raises(socket.gaierror, match="nobody knows it"):
+                asyncio.run(dial(NAMED))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
