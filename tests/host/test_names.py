@@ -83,6 +83,21 @@ async def test_all_who_wait_for_a_name_are_told_what_became_of_it(silent: Silent
     assert silent.asked == ["name"] * 3, "an answer is not kept"
 
 
+async def test_a_process_that_may_have_no_more_threads_is_told_and_asks_again(
+    silent: SilentNameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    silent.answers.set()
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            await dial(NAMED)
+    with pytest.raises(socket.gaierror, match="nobody knows it"):
+        await dial(NAMED)
+
+
 def test_a_forked_child_does_not_wait_for_its_parents_lookups(silent: SilentNameService) -> None:
     async def ask() -> int:
         asking = asyncio.create_task(dial(NAMED))

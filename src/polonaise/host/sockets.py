@@ -337,11 +337,18 @@ class _NameLookups:
             waiting = self._waiting.setdefault((address, flags), [])
             waiting.append(done)
             if len(waiting) == 1:
-                threading.Thread(target=self._look_up, args=(address, flags), name="name lookup", daemon=True).start()
+                self._begin(address, flags)
         found = await done
         if isinstance(found, Exception):
             raise type(found)(*found.args)  # one of his own for each who waits
         return found
+
+    def _begin(self, address: HostPort, flags: int) -> None:
+        try:
+            threading.Thread(target=self._look_up, args=(address, flags), name="name lookup", daemon=True).start()
+        except RuntimeError as error:  # as many threads as this process may have: the next who asks tries again
+            del self._waiting[address, flags]
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def _look_up(self, address: HostPort, flags: int) -> None:
         found: _Found
