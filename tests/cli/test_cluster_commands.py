@@ -17,7 +17,7 @@ from polonaise.cli.storage import _moved
 from polonaise.coordination.memberchanges import Move
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Registration
 from polonaise.errors import CertificateRefused, CopyNeeded, PolonaiseError
-from rigs.cluster import unserved
+from rigs.cluster import unhurried, unserved
 from rigs.shell import Shell
 
 KEY = bytes(range(16))
@@ -183,7 +183,8 @@ def test_topics_that_can_not_be(shell: Shell, there: tuple[str, str]) -> None:
     assert shell.run("topic", "list", *there).rows == [["payments", "1", "1", "0", "-"]]
 
 
-def test_copies_are_required_of_a_topic(shell: Shell, there: tuple[str, str]) -> None:
+def test_copies_are_required_of_a_topic(shell: Shell, there: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    unhurried(monkeypatch)
     shell.run("topic", "create", "payments", *there)
 
     async def demand() -> None:
@@ -198,7 +199,7 @@ def test_copies_are_required_of_a_topic(shell: Shell, there: tuple[str, str]) ->
     assert said.output.splitlines()[-1] == "commits need 2 copies, by `polonaise topic require`"
     assert shell.run("topic", "describe", "payments", "--json", *there).objects[0]["required"] == "2 copies"
     # To take it back needs no node. But without a server no session starts that acts by it.
-    command = ("topic", "require", "payments", "--copies", 0, "--timeout", 1, *there)
+    command = ("topic", "require", "payments", "--copies", 0, "--timeout", 0.1, *there)
     said = shell.run(*command)
     assert said.status == 1
     assert said.output.splitlines() == [

@@ -18,7 +18,7 @@ from polonaise.cli.partition import _show_head
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.log.control import ControlSlot
-from rigs.cluster import unserved
+from rigs.cluster import unhurried, unserved
 from rigs.shell import Shell
 from rigs.storagefiles import make_storage, promise
 
@@ -61,7 +61,10 @@ def test_no_copies_in_zones_are_as_many_copies_as_zones_and_help_says_so(shell: 
         assert "`--copies 0` alone takes it back" in said
 
 
-def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(shell: Shell, place: str) -> None:
+def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(
+    shell: Shell, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unhurried(monkeypatch)
     # To require nothing needs no node. But without a server no session starts that acts by it.
     said = shell.run("cluster", "require", "--copies", 0, "--timeout", 0.1, "--coordinator", place)
     assert said.status == 1

@@ -8,12 +8,16 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import polonaise
+from polonaise.admin import requiring
 from polonaise.admin.opening import opened_coordinator
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
@@ -45,6 +49,16 @@ def unserved(directory: Path, description: ClusterDescription) -> str:
 
     asyncio.run(make())
     return address
+
+
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `--timeout` of a requirement limit the wait after the change alone: what a disk's sync takes is no fault."""
+
+    def answered(coordinator: Coordinator, asking: Awaitable[Any], _: float, more: str = "") -> Awaitable[Any]:
+        return asked(coordinator, asking, 60.0, more)
+
+    asked = requiring.answered
+    monkeypatch.setattr(requiring, "answered", answered)
 
 
 def nodes(cluster: LocalCluster) -> list[ChildNode]:
