@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from polonaise.coordination.zookeeperensemble import ensemble_troubles
+from polonaise.errors import ConnectionLost
 from polonaise.host import sockets
 from polonaise.host.address import HostPort
+from polonaise.host.real import RealHost
 from polonaise.host.sockets import bind_port, dial
+from polonaise.link.connection import connect
 from rigs.waiting import wait_until
 
 NAMED = HostPort("name", 1)
@@ -45,6 +49,9 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentNameService]:
     monkeypatch.setattr(socket, "getaddrinfo", service.getaddrinfo)
     yield service
     service.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "name lookup":  # or the next test would join it
+            thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -81,6 +88,14 @@ async def test_all_who_wait_for_a_name_are_told_what_became_of_it(silent: Silent
     with pytest.raises(socket.gaierror, match="nobody knows it"):
         await dial(NAMED)
     assert silent.asked == ["name"] * 3, "an answer is not kept"
+
+
+async def test_who_waits_in_vain_is_told_that_the_name_was_looked_up(silent: SilentNameService, host: RealHost) -> None:
+    with pytest.raises(ConnectionLost) as told:
+        await connect(host, "name:1", lambda: pytest.fail("nobody is there"), deadline_s=0.1)
+    why = "did not answer within 0.1 s: the name service has not answered for 'name'"
+    assert told.value.text == f"name:1 {why}"
+    assert await ensemble_troubles("name:1", None, 0.1) == {"name:1": why}
 
 
 async def test_a_process_that_may_have_no_more_threads_is_told_and_asks_again(

@@ -8,6 +8,7 @@ from typing import Final
 
 from polonaise.coordination.backend import NotAsked
 from polonaise.errors import CertificateUnusable
+from polonaise.host import broken_off
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import too_many_open
 from polonaise.host.sockets import dial
@@ -44,8 +45,8 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
             answer = await _answer(parsed, None if tls is None else _dialling(tls), timeout_s / 2)
     except CertificateUnusable as error:
         return NotAsked(f"can't be asked: {error}")
-    except TimeoutError:
-        return f"did not answer within {timeout_s:g} s: it hangs, or is cut off"
+    except TimeoutError as error:
+        return f"did not answer within {timeout_s:g} s: {broken_off(error) or 'it hangs, or is cut off'}"
     except ssl.SSLError as error:
         return f"TLS failed: {error.reason or error}"
     except OSError as error:

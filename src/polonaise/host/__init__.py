@@ -184,6 +184,11 @@ def unreachable(network: Network) -> str:
     return str(getattr(network, "unreachable", ""))
 
 
+def broken_off(error: TimeoutError) -> str:
+    """Return what `asyncio.timeout` has broken off, as far as that told; empty if not. The lookup of a name does."""
+    return str(error.__cause__ or "")
+
+
 def certificate_expires_s(network: Network) -> float | None:
     """Return when this side's certificate expires, in seconds since 1970; None without TLS."""
     expires_s: float | None = getattr(network, "expires_s", None)

@@ -329,7 +329,10 @@ class _NameLookups:
         self._waiting: dict[tuple[HostPort, int], list[asyncio.Future[_Found]]] = {}
 
     async def addresses(self, address: HostPort, flags: int = 0) -> list[tuple[Any, ...]]:
-        """Return the IP addresses of a host's name, as `socket.getaddrinfo` does. Raises `OSError`, `ValueError`."""
+        """Return the IP addresses of a host's name, as `socket.getaddrinfo` does. Raises `OSError`, `ValueError`.
+
+        When cancelled, it says in its `CancelledError` what it has waited for: see `polonaise.host.broken_off`.
+        """
         with contextlib.suppress(socket.gaierror):  # what is no name needs no thread
             return _addresses(address, flags | socket.AI_NUMERICHOST)
         done: asyncio.Future[_Found] = asyncio.get_running_loop().create_future()
@@ -338,7 +341,10 @@ class _NameLookups:
             waiting.append(done)
             if len(waiting) == 1:
                 self._begin(address, flags)
-        found = await done
+        try:
+            found = await done
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(f"the name service has not answered for {address.host!r}") from None
         if isinstance(found, Exception):
             raise type(found)(*found.args)  # one of his own for each who waits
         return found

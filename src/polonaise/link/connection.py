@@ -19,7 +19,7 @@ from polonaise.errors import (
     WrongRole,
     fresh,
 )
-from polonaise.host import Buffer, Host
+from polonaise.host import Buffer, Host, broken_off
 from polonaise.host.tcpcounts import segment_counts
 from polonaise.host.tls import refusal_in
 from polonaise.host.unawaited import retrieve
@@ -574,8 +574,9 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
             await made[-1].greeted()
         greeted = True
         return made[-1]
-    except TimeoutError:
-        raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s") from None
+    except TimeoutError as error:
+        why = f": {told}" if (told := broken_off(error)) else ""
+        raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s{why}") from None
     except (UnsupportedVersion, WrongRole):
         raise
     except ProtocolError as error:
