@@ -120,7 +120,13 @@ def test_a_run_with_faults_of_every_kind_breaks_no_promise(directory: Path, tran
 
 
 def test_a_mutation_in_the_processes_is_found(directory: Path) -> None:
-    report = SmokeRun(SmokeOptions(directory, 100, 1, LOOPBACK, "lock-table-reset-to-zero"), lambda told: None).run()
+    """What it takes, a transaction that was built just before a session ended, not every run of real processes has."""
+    for seed in range(1, 6):
+        options = SmokeOptions(directory / str(seed), 100, seed, LOOPBACK, "lock-table-reset-to-zero")
+        report = SmokeRun(options, lambda told: None).run()
+        assert report is not None
+        if report.violations:
+            break
     assert report is not None
     assert {each.promise for each in report.violations} == {"P5"}
     assert report.command.endswith(" --mutation lock-table-reset-to-zero")
