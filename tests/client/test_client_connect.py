@@ -33,6 +33,7 @@ from polonaise.errors import (
     WrongClusterKey,
     fault,
 )
+from polonaise.host import broken_off
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import hello
 from polonaise.node import connecting
@@ -352,7 +353,7 @@ async def test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_kno
     with pytest.raises(TimeoutError) as ended:
         async with asyncio.timeout(0.1), polonaise.connect("polonaise://a:1"):
             raise AssertionError("nobody gives an answer")
-    assert connecting.known_of_silence(ended.value) == SilentDiscovery.trouble
+    assert broken_off(ended.value) == SilentDiscovery.trouble
 
 
 async def test_connect_looks_for_the_log_up_to_the_end_of_the_wait(tmp_path: Path) -> None:

@@ -8,22 +8,34 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+import polonaise
+from polonaise.coordination.values import ClusterDescription
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
-from polonaise.errors import ConnectionLost
-from polonaise.host import sockets
+from polonaise.errors import ConnectionLost, DeadlineExceeded
 from polonaise.host.address import HostPort
+from polonaise.host.names import Found, NameLookups, names
 from polonaise.host.real import RealHost
 from polonaise.host.sockets import bind_port, dial
 from polonaise.link.connection import connect
+from rigs.cluster import unserved
+from rigs.shell import Shell
 from rigs.waiting import wait_until
 
 NAMED = HostPort("name", 1)
 WAIT_S = 20.0
+
+
+class Unusual(OSError):
+    """An error that takes other arguments than it has."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(one)
 
 
 class SilentNameService:
@@ -33,6 +45,8 @@ class SilentNameService:
         self.asked: list[str] = []
         self.answers = threading.Event()
         self.answered: list[str] = []
+        self.errors: list[Exception] = []
+        """What it fails with first."""
 
     def getaddrinfo(self, host: str, port: int, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
         if flags & socket.AI_NUMERICHOST:
@@ -40,6 +54,8 @@ class SilentNameService:
         self.asked.append(host)
         assert self.answers.wait(WAIT_S)
         self.answered.append(host)
+        if self.errors:
+            raise self.errors.pop()
         raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
 
 
@@ -60,7 +76,7 @@ def test_a_silent_name_service_holds_up_neither_other_work_nor_the_end(
 ) -> None:
     async def leave() -> None:
         for _ in range(3):
-            asking = [asyncio.create_task(dial(NAMED)) for _ in range(50)]
+            asking = [asyncio.create_task(dial(HostPort("name", port))) for port in range(1, 51)]
             asking.append(asyncio.create_task(dial(HostPort("other", 1))))
             asking.append(asyncio.create_task(dial(HostPort("third", 1))))
             await asyncio.to_thread(threading.Event)
@@ -98,6 +114,62 @@ async def test_who_waits_in_vain_is_told_that_the_name_was_looked_up(silent: Sil
     assert await ensemble_troubles("name:1", None, 0.1) == {"name:1": why}
 
 
+async def test_where_a_thread_runs_at_once_nobody_waits_for_ever(
+    silent: SilentNameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an application has made greenlets of threads, after it had imported the library."""
+    silent.answers.set()
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    with pytest.raises(socket.gaierror, match="nobody knows it"):
+        await dial(NAMED)
+
+
+@pytest.mark.parametrize("error", [MemoryError("none"), LookupError("unknown encoding"), Unusual(1, 2)], ids=repr)
+async def test_an_unusual_error_ends_a_lookup_like_any_other(silent: SilentNameService, error: Exception) -> None:
+    silent.answers.set()
+    silent.errors.append(error)
+    with pytest.raises(OSError, match=f"{type(error).__name__}: "):
+        await dial(NAMED)
+    with pytest.raises(socket.gaierror, match="nobody knows it"):
+        await dial(NAMED)
+
+
+async def test_a_lookup_that_hangs_is_not_joined_for_ever(
+    silent: SilentNameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.host.names._PATIENCE_S", 0.0)
+    lookups = NameLookups()
+    told: list[Found] = []
+    for number in range(3):
+        lookups.ask("name", told.append)
+        await wait_until(lambda: len(silent.asked) == number + 1)  # noqa: B023 - called at once
+    silent.answers.set()
+    await wait_until(lambda: len(told) == 3)
+
+
+def test_zookeeper_s_names_are_waited_for_no_longer_than_is_asked_for(silent: SilentNameService) -> None:
+    with pytest.raises(DeadlineExceeded, match="the name service has not answered for 'name', 'other'"):
+        asyncio.run(opened("zookeeper://name:2181,other:2181/bank"))
+    assert silent.answered == [], "the program has ended before"
+
+
+def test_nodes_whose_names_nobody_looks_up_are_not_told_as_a_coordinator_that_is_silent(
+    silent: SilentNameService, shell: Shell, tmp_path: Path
+) -> None:
+    place = unserved(tmp_path / "coordinator", ClusterDescription.new(b"k" * 16, 1, {"a": "name:1"}))
+    shell.refuses(
+        "topic", "create", "payments", "--timeout", 1, "--coordinator", place,
+        code="coordinator_unavailable",
+        naming="(the cluster's nodes have not all answered whether it holds the latest state)",
+    )  # fmt: skip
+    assert silent.answered == [], "the command has ended before"
+
+
+async def opened(address: str) -> None:
+    async with polonaise.connect(address, wait=2.5):
+        pytest.fail("nobody is there")
+
+
 async def test_a_process_that_may_have_no_more_threads_is_told_and_asks_again(
     silent: SilentNameService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +179,7 @@ async def test_a_process_that_may_have_no_more_threads_is_told_and_asks_again(
     silent.answers.set()
     with monkeypatch.context() as without:
         without.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(OSError, match="can't start new thread"):
+        with pytest.raises(OSError, match="no thread to look up 'name': can't start new thread"):
             await dial(NAMED)
     with pytest.raises(socket.gaierror, match="nobody knows it"):
         await dial(NAMED)
@@ -117,7 +189,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_lookups(silent: SilentName
     async def ask() -> int:
         asking = asyncio.create_task(dial(NAMED))
         await wait_until(lambda: bool(silent.asked))
-        with sockets._lookups._guard:  # as another thread of the parent may hold it at that moment
+        with names._guard:  # as another thread of the parent may hold it at that moment
             child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -500,6 +502,25 @@ async def test_a_connection_on_which_nobody_opens_a_stream_is_closed_and_an_idle
 async def test_two_servers_do_not_share_a_port(served: Serving, target: HeldTarget) -> None:
     with pytest.raises(AddressInUse, match="choose another port"):
         await Serving(target).server.start(served.place)
+
+
+async def test_the_loop_does_not_wait_for_a_name_service(target: HeldTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC looks a name up where it is asked to listen."""
+    asked, answers = [], threading.Event()
+
+    def silent(host: str, *_: int, flags: int = 0, **__: int) -> list[Any]:
+        if not flags & socket.AI_NUMERICHOST:
+            asked.append(host)
+            answers.wait(20.0)
+        raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Serving(target).server.start("name:0"), 0.1)
+    assert asked == ["name"]
+    answers.set()
+    with pytest.raises(BadOption, match="nobody knows it: name a host of this machine"):
+        await Serving(target).server.start("name:0")
 
 
 @pytest.mark.parametrize("place", ["here", "unix:/tmp/x", "[::1", "192.0.2.77:0", "a.host.that.is.none.invalid:0"])

@@ -82,6 +82,9 @@ class _Belief:
         except PolonaiseError:
             self._asking = None
             raise
+        except asyncio.CancelledError as cancelled:  # or the coordinator alone would be said not to answer
+            cancelled.add_note("the cluster's nodes have not all answered whether it holds the latest state")
+            raise
 
     async def _ask(self) -> None:
         status = await ClusterObserver(self._host, self._coordinator, self._address, _ASK_S).look()

@@ -13,6 +13,7 @@ from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, fault
+from polonaise.host import broken_off
 from polonaise.server.assignment import Candidate, assign
 from polonaise.terms import PARTITIONS_MAX, PartitionId, StorageId, counted
 
@@ -93,8 +94,8 @@ async def _read(coordinator: Coordinator, timeout_s: float) -> tuple[ClusterDesc
     try:
         async with asyncio.timeout(timeout_s):
             return await coordinator.describe(), (await coordinator.assignment()).value
-    except TimeoutError:
-        raise CoordinatorUnavailable(_silent(coordinator, timeout_s, "")) from None
+    except TimeoutError as error:
+        raise CoordinatorUnavailable(_silent(error, coordinator, timeout_s, "")) from None
 
 
 async def _grow(
@@ -129,9 +130,9 @@ async def _grow(
                         "have values that are not those of new partitions: the description was restored from an older "
                         "copy. Restore the whole coordinator as it was last"
                     )
-    except TimeoutError:
+    except TimeoutError as error:
         raise CoordinatorUnavailable(
-            _silent(coordinator, timeout_s, " The change may have been made: look with `polonaise topic list`")
+            _silent(error, coordinator, timeout_s, " The change may have been made: look with `polonaise topic list`")
         ) from None
     raise CoordinatorUnavailable(
         f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
@@ -187,8 +188,9 @@ def _topic(description: ClusterDescription, name: str, assignment: Assignment) -
     return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners), told)
 
 
-def _silent(coordinator: Coordinator, timeout_s: float, more: str) -> str:
-    known = f" ({coordinator.trouble})" if coordinator.trouble else ""
+def _silent(error: TimeoutError, coordinator: Coordinator, timeout_s: float, more: str) -> str:
+    why = broken_off(error) or coordinator.trouble
+    known = f" ({why})" if why else ""
     return (
         f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{known}: correct its address or start "
         f"it, then repeat the command.{more}"

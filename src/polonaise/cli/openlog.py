@@ -115,7 +115,7 @@ def with_log(
     to.
     """
     import polonaise
-    from polonaise.node.connecting import known_of_silence
+    from polonaise.host import broken_off
 
     if not makes:
         check_there(address)
@@ -132,7 +132,7 @@ def with_log(
                 if limit is None or not connecting.expired():
                     raise
                 named, within = redacted_address(address), f"within {limit.timeout_s:g} s"
-                if why := known_of_silence(error):
+                if why := broken_off(error):
                     raise DeadlineExceeded(f"{named} could not be opened {within}: {why}") from error
                 raise DeadlineExceeded(
                     f"{named} did not answer {within}: see that what is named there is at work, or give it more time "

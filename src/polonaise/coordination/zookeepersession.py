@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import queue
 import socket
 import ssl
 import time
@@ -26,11 +28,14 @@ from kazoo.retry import KazooRetry
 from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.coordination.zookeeperdata import DataTrial, why_ended
 from polonaise.errors import CertificateUnusable
+from polonaise.host.names import Found, names, unanswered
 from polonaise.host.sockets import refuse_itself
 from polonaise.host.tls import TlsFiles, TlsIdentity, handshake_fault
 
 SILENCE_S: Final = 1.0
 """How long a connected server may say nothing to a request until another one is tried."""
+_NAMES_S: Final = 1.0
+"""How long the servers' names may take to be looked up before those are tried that are known."""
 REACH_S: Final = 1.0
 """How long a connection may take to be made, and then its TLS handshake."""
 ATTACH_S: Final = 0.5
@@ -137,6 +142,9 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         """Whether the server that was asked last how it is has said so: it takes connections such as these."""
         self._servers = 1
         self.number = 0
+        self._answers: queue.SimpleQueue[tuple[str, Found]] = queue.SimpleQueue()
+        self._addresses: dict[str, list[str]] = {}
+        """By name: what the name service has answered last."""
         self.troubles: dict[str, str] = {}
         """By server, why it was not connected to when it was last tried; empty while any is."""
 
@@ -156,14 +164,42 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         return bool(super().stop(timeout))
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        hosts = [(name.strip(), port) for name, port in self.client.hosts]
+        silent = self._look_up({name for name, _ in hosts})
         found = {
-            _server(address, port): (name, address, port) for name, address, port in super()._expand_client_hosts()
+            _server(address, port): (name, address, port)
+            for name, port in hosts
+            for address in self._addresses.get(name, ())
         }
-        if not found:
+        if silent:
+            self._note("", unanswered(*sorted(silent)))
+        elif not found:
             self.troubles = {"": "none of their names is known: see that they are right, and that names are resolved"}
         self.is_alone = len(found) < 2
         self._servers = max(len(self.client.hosts), 1)
         return [found[server] for server in self._trials.order(list(found), time.monotonic())]
+
+    def _look_up(self, hosts: set[str]) -> set[str]:
+        """Ask for the addresses of the servers' names; return those for which nothing is known within `_NAMES_S`.
+
+        kazoo asks for one after the other: one that the name service is silent about would keep it from the others, and
+        from its end. An answer that comes later counts the next time.
+        """
+        for name in hosts:
+            names.ask(name, functools.partial(self._heard_of, name))
+        until_s, left = time.monotonic() + _NAMES_S, set(hosts)
+        while left:
+            try:
+                name, found = self._answers.get(timeout=max(0.0, until_s - time.monotonic()))
+            except queue.Empty:
+                break
+            left.discard(name)
+            if not isinstance(found, BaseException):
+                self._addresses[name] = [place[0] for *_, place in found]
+        return {name for name in left if not self._addresses.get(name)}
+
+    def _heard_of(self, name: str, found: Found) -> None:
+        self._answers.put((name, found))
 
     def _connect_loop(self, retry: Any) -> Any:
         is_long = time.monotonic() - self._lost_s > _ELECTED_S

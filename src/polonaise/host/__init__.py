@@ -185,8 +185,8 @@ def unreachable(network: Network) -> str:
 
 
 def broken_off(error: TimeoutError) -> str:
-    """Return what `asyncio.timeout` has broken off, as far as that told; empty if not. The lookup of a name does."""
-    return str(error.__cause__ or "")
+    """Return what `asyncio.timeout` has broken off, as noted at the `CancelledError` there; empty if nothing is."""
+    return "; ".join(getattr(error.__cause__, "__notes__", ()))
 
 
 def certificate_expires_s(network: Network) -> float | None:

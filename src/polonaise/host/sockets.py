@@ -30,6 +30,7 @@ from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseE
 from polonaise.host import Identity, Listener, Network, ProtocolFactory, unreachable
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.files import identity, too_many_open
+from polonaise.host.names import names
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ async def bind_port(address: HostPort) -> list[socket.socket]:
 
     Addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even without IPv6.
     """
-    resolved = await _lookups.addresses(address, socket.AI_PASSIVE)
+    resolved = await names.addresses(address, socket.AI_PASSIVE)
     port = address.port
     missing: OSError | None = None
     with contextlib.ExitStack() as opened:
@@ -300,87 +301,13 @@ async def dial(address: HostPort) -> socket.socket:
     first byte is sent, and asyncio's own way shows the socket only after the handshake of TLS.
     """
     errors: list[OSError] = []
-    for family, kind, number, _, place in await _lookups.addresses(address):
+    for family, kind, number, _, place in await names.addresses(address):
         try:
             return refuse_itself(await _connected(socket.socket(family, kind, number), place))
         except OSError as error:  # also if this machine has no such family: a name may have addresses of both
             errors.append(error)
     texts = list(dict.fromkeys(map(str, errors)))
     raise errors[0] if len(texts) == 1 else OSError("; ".join(texts))
-
-
-_Found: TypeAlias = list[tuple[Any, ...]] | OSError | ValueError
-"""What `socket.getaddrinfo` returns, or raises."""
-
-
-class _NameLookups:
-    """Looks up hosts' names, each in a thread of its own, which nobody waits for at the end.
-
-    A name service that is silent takes its time, and no call to it can be ended: in the event loop's own threads it
-    would hold up other work, and the end of the process. One lookup of a name is under way at a time, for all who ask.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, in a child that was forked: the threads are its parent's, and so may be who holds the lock."""
-        self._guard = threading.Lock()
-        self._waiting: dict[tuple[HostPort, int], list[asyncio.Future[_Found]]] = {}
-
-    async def addresses(self, address: HostPort, flags: int = 0) -> list[tuple[Any, ...]]:
-        """Return the IP addresses of a host's name, as `socket.getaddrinfo` does. Raises `OSError`, `ValueError`.
-
-        When cancelled, it says in its `CancelledError` what it has waited for: see `polonaise.host.broken_off`.
-        """
-        with contextlib.suppress(socket.gaierror):  # what is no name needs no thread
-            return _addresses(address, flags | socket.AI_NUMERICHOST)
-        done: asyncio.Future[_Found] = asyncio.get_running_loop().create_future()
-        with self._guard:
-            waiting = self._waiting.setdefault((address, flags), [])
-            waiting.append(done)
-            if len(waiting) == 1:
-                self._begin(address, flags)
-        try:
-            found = await done
-        except asyncio.CancelledError:
-            raise asyncio.CancelledError(f"the name service has not answered for {address.host!r}") from None
-        if isinstance(found, Exception):
-            raise type(found)(*found.args)  # one of his own for each who waits
-        return found
-
-    def _begin(self, address: HostPort, flags: int) -> None:
-        try:
-            threading.Thread(target=self._look_up, args=(address, flags), name="name lookup", daemon=True).start()
-        except RuntimeError as error:  # as many threads as this process may have: the next who asks tries again
-            del self._waiting[address, flags]
-            raise OSError(errno.EAGAIN, str(error)) from error
-
-    def _look_up(self, address: HostPort, flags: int) -> None:
-        found: _Found
-        try:
-            found = _addresses(address, flags)
-        except (OSError, ValueError) as error:
-            found = error
-        with self._guard:
-            waiting = self._waiting.pop((address, flags))
-        for done in waiting:
-            with contextlib.suppress(RuntimeError):  # its loop has ended: nobody waits
-                done.get_loop().call_soon_threadsafe(_settle, done, found)
-
-
-def _settle(done: asyncio.Future[_Found], found: _Found) -> None:
-    if not done.done():
-        done.set_result(found)
-
-
-def _addresses(address: HostPort, flags: int) -> list[tuple[Any, ...]]:
-    return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
-
-
-_lookups: Final = _NameLookups()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lookups.forget)
 
 
 async def _connected(dialling: socket.socket, place: Any) -> socket.socket:

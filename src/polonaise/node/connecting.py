@@ -31,6 +31,7 @@ from polonaise.errors import (
     Retry,
     fresh,
 )
+from polonaise.host import broken_off
 from polonaise.host.tls import CLIENT, TlsFiles, tls_identity
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
 from polonaise.node.location import LogLocation
@@ -144,7 +145,7 @@ async def _waited_for(
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            silence = known_of_silence(error)
+            silence = broken_off(error)
         except PolonaiseError as error:
             # A cluster that does not exist is an error of its own, but may be about to be made.
             if error.retry is not Retry.AGAIN and not isinstance(error, NotInitialized | NotFound):
@@ -156,11 +157,6 @@ async def _waited_for(
             raise DeadlineExceeded(f"no log at {redacted_address(address)} within {wait_s:g} s: {why}") from trouble
         # Never more than half of the time that is left, so that the last attempt is close to its end.
         await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
-
-
-def known_of_silence(error: TimeoutError) -> str:
-    """Return why a log could not be opened in time, as noted when `asyncio.timeout` cancelled the attempt."""
-    return "; ".join(getattr(error.__cause__, "__notes__", ()))
 
 
 @asynccontextmanager
@@ -191,7 +187,7 @@ async def _opened(
             log.whereabouts = at.whereabouts
             try:
                 await stack.enter_async_context(log)
-            except asyncio.CancelledError as cancelled:  # for who waits no longer, see `known_of_silence`
+            except asyncio.CancelledError as cancelled:  # for who waits no longer, see `polonaise.host.broken_off`
                 if told := at.discovery.trouble:
                     cancelled.add_note(told)
                 raise

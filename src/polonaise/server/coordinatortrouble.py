@@ -10,7 +10,7 @@ from typing import Final
 
 from polonaise.coordination import Coordinator
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
-from polonaise.host import Clock
+from polonaise.host import Clock, broken_off
 
 _log = logging.getLogger(__name__)
 AGAIN_S: Final = 30.0
@@ -23,10 +23,12 @@ async def answered_within(limit_s: float, coordinator: Coordinator, silence: str
     try:
         async with asyncio.timeout(limit_s):
             yield
-    except TimeoutError:
+    except TimeoutError as error:
         # With a text in any case: it becomes the reason why a partition is not ready, and no reason would mean that it
         # is.
         text = silence or f"the coordinator gave no answer within {limit_s:g} s"
+        if why := broken_off(error):
+            text = f"{text} ({why})"
         raise CoordinatorUnavailable(with_trouble(text, coordinator)) from None
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
-from polonaise.errors import AddressInUse, CertificateRefused, NotFound, ProtocolError
+from polonaise.errors import AddressInUse, BadOption, CertificateRefused, NotFound, ProtocolError
 from polonaise.host.address import HostPort
+from polonaise.host.names import names
 from polonaise.host.tls import TlsIdentity
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.grpctransport.channels import (
@@ -62,6 +64,11 @@ class GrpcServer:
         """Accept streams at an address, `host:port`; return it with the port that the system chose. Raises `BadOption`
         for no such address, and `AddressInUse` if it can't be had."""
         place = place_of(address)
+        try:
+            # gRPC looks a name up in the event loop itself, which would stand still while the name service is silent.
+            await names.addresses(place, socket.AI_PASSIVE)
+        except (OSError, ValueError) as error:
+            raise BadOption(f"cannot listen at {SCHEME}{place}: {error}: name a host of this machine") from error
         handler = grpc.stream_stream_rpc_method_handler(self._deliver)
         server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_STREAMS_MAX)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
