@@ -20,7 +20,7 @@ import threading
 import traceback
 from collections.abc import Generator, Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 import pytest_timeout
@@ -44,9 +44,26 @@ class TookTooLong(BaseException):
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_real_stderr] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+    _tell_of_exits(config.stash[_real_stderr])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell without job control starts what runs in the background. Tests that send it would wait for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _tell_of_exits(stderr: int) -> None:
+    """Have it told, on the real standard error, why a test has this process end at once: as a failed host does."""
+    real, process = os._exit, os.getpid()
+
+    def told(status: int) -> NoReturn:
+        if status and os.getpid() == process:
+            error = sys._getframe(1).f_locals.get("error")
+            raised = traceback.format_exception(error) if isinstance(error, BaseException) else []
+            why = "".join([*traceback.format_stack(), *raised])
+            test = os.environ.get("PYTEST_CURRENT_TEST", "")
+            os.write(stderr, f"{test} ends the process with the status {status}:\n{why}".encode())
+        real(status)
+
+    os._exit = told
 
 
 @pytest.hookimpl

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from polonaise.host.real import FAILED_EXIT_CODE
 from rigs.programs import run_python
 
 pytestmark = pytest.mark.slow
@@ -150,3 +151,19 @@ def test_sent():
     before: Callable[[], None] = ignored
     done = pytest_in(tmp_path, program, "--timeout=5", preexec_fn=before)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_test_that_ends_the_process_is_told_with_the_reason(tmp_path: Path) -> None:
+    program = """
+from polonaise.host.real import RealHost
+
+async def test_it():
+    async def fails(): raise LookupError("a mistake")
+    RealHost().spawn(fails(), "fails")
+    await asyncio.Event().wait()
+"""
+    done = pytest_in(tmp_path, program)
+    assert done.returncode == FAILED_EXIT_CODE
+    assert "test_it.py::test_it (call) ends the process with the status 70" in done.stderr
+    assert "in fails" in done.stderr
+    assert "LookupError: a mistake" in done.stderr
