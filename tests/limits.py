@@ -60,7 +60,8 @@ def _tell_of_exits(stderr: int) -> None:
             raised = traceback.format_exception(error) if isinstance(error, BaseException) else []
             why = "".join([*traceback.format_stack(), *raised])
             test = os.environ.get("PYTEST_CURRENT_TEST", "")
-            os.write(stderr, f"{test} ends the process with the status {status}:\n{why}".encode())
+            with contextlib.suppress(OSError):  # it is closed by now: the process has to end all the same
+                os.write(stderr, f"{test} ends the process with the status {status}:\n{why}".encode())
         real(status)
 
     os._exit = told

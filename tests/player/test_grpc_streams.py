@@ -7,7 +7,6 @@ import gc
 import os
 import socket
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.remotetargets import remote
 from polonaise.player.targetsession import ServedTargets
 from rigs.deliverystreams import SOURCE, Heard, connections_to
+from rigs.names import SilentNameService
 from rigs.programs import run_program
 from rigs.proxy import proxied
 from rigs.tls import Authority, replace
@@ -506,19 +506,12 @@ async def test_two_servers_do_not_share_a_port(served: Serving, target: HeldTarg
 
 async def test_the_loop_does_not_wait_for_a_name_service(target: HeldTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC looks a name up where it is asked to listen."""
-    asked, answers = [], threading.Event()
-
-    def silent(host: str, *_: int, flags: int = 0, **__: int) -> list[Any]:
-        if not flags & socket.AI_NUMERICHOST:
-            asked.append(host)
-            answers.wait(20.0)
-        raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
-
-    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    silent = SilentNameService()
+    monkeypatch.setattr(socket, "getaddrinfo", silent.getaddrinfo)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(Serving(target).server.start("name:0"), 0.1)
-    assert asked == ["name"]
-    answers.set()
+    assert (silent.asked, silent.answered) == (["name"], [])
+    silent.answers.set()
     with pytest.raises(BadOption, match="nobody knows it: name a host of this machine"):
         await Serving(target).server.start("name:0")
 

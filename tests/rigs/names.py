@@ -1,13 +1,15 @@
-"""Keeps what a test does off the network's name service: what that answers, and when, would be part of the test."""
+"""Keeps what a test does off the network's name service, whose answers would be part of it; and one that is silent."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from typing import Any, Final
 
 _real: Final = socket.getaddrinfo
 _looked_up: list[str] = []
+_WAIT_S: Final = 20.0
 
 
 def keep_to_this_machine() -> None:
@@ -37,3 +39,36 @@ def _answered_here(host: Any, port: Any, *rest: int, **named: int) -> list[Any]:
         if not flags & socket.AI_NUMERICHOST:
             _looked_up.append(host if isinstance(host, str) else str(host))
         raise
+
+
+class SilentNameService:
+    """Answers `socket.getaddrinfo` for names only once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+        self.answered: list[str] = []
+        self.errors: list[Exception] = []
+        """What it fails with first."""
+        self.addresses: dict[str, str] = {}
+        """By name that it knows."""
+
+    def answer(self, **addresses: str) -> None:
+        """Answer all that was asked, and know these names from now on; return once all lookups under way are over."""
+        self.addresses.update(addresses)
+        self.answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "name lookup":
+                thread.join(_WAIT_S)
+
+    def getaddrinfo(self, host: str, port: int, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "a name")
+        self.asked.append(host)
+        assert self.answers.wait(_WAIT_S)
+        self.answered.append(host)
+        if self.errors:
+            raise self.errors.pop()
+        if host in self.addresses:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (self.addresses[host], port))]
+        raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")

@@ -11,7 +11,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import cancelled, with_copy, without_copy
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError, UnknownStorageNode
-from polonaise.host import broken_off
+from polonaise.server.coordinatortrouble import known_of_silence
 from polonaise.terms import PartitionId, ServerId, StorageId
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class MemberEdits:
                         error = failed
                     await asyncio.sleep(_AGAIN_S)
         except TimeoutError as over:
-            known = error.text if error else broken_off(over) or self._coordinator.trouble
+            known = error.text if error else known_of_silence(over, self._coordinator)
             why = f": {known}" if known else ""
             raise CoordinatorUnavailable(
                 f"the coordinator, {self._coordinator}, did not answer within {self._timeout_s:g} s{why}: correct its "

@@ -13,8 +13,8 @@ from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, fault
-from polonaise.host import broken_off
 from polonaise.server.assignment import Candidate, assign
+from polonaise.server.coordinatortrouble import known_of_silence
 from polonaise.terms import PARTITIONS_MAX, PartitionId, StorageId, counted
 
 _TRIES_MAX: Final = 10
@@ -189,7 +189,7 @@ def _topic(description: ClusterDescription, name: str, assignment: Assignment) -
 
 
 def _silent(error: TimeoutError, coordinator: Coordinator, timeout_s: float, more: str) -> str:
-    why = broken_off(error) or coordinator.trouble
+    why = known_of_silence(error, coordinator)
     known = f" ({why})" if why else ""
     return (
         f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{known}: correct its address or start "

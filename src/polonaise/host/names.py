@@ -96,9 +96,6 @@ class NameLookups:
 
         The `CancelledError` of one that is broken off has a note which says so: see `polonaise.host.broken_off`.
         """
-        with contextlib.suppress(socket.gaierror):
-            numeric = flags | socket.AI_NUMERICHOST
-            return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=numeric)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Found] = loop.create_future()
 

@@ -27,9 +27,13 @@ async def answered_within(limit_s: float, coordinator: Coordinator, silence: str
         # With a text in any case: it becomes the reason why a partition is not ready, and no reason would mean that it
         # is.
         text = silence or f"the coordinator gave no answer within {limit_s:g} s"
-        if why := broken_off(error):
-            text = f"{text} ({why})"
-        raise CoordinatorUnavailable(with_trouble(text, coordinator)) from None
+        why = known_of_silence(error, coordinator)
+        raise CoordinatorUnavailable(f"{text} ({why})" if why else text) from None
+
+
+def known_of_silence(error: TimeoutError, coordinator: Coordinator) -> str:
+    """Return what is known of why the coordinator gave no answer in time: what was waited for, or its own trouble."""
+    return broken_off(error) or coordinator.trouble
 
 
 def with_trouble(text: str, coordinator: Coordinator) -> str:
