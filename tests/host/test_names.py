@@ -9,12 +9,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvloop
+from kazoo.client import KazooClient
 
 import polonaise
+from polonaise.coordination import zookeepersession
 from polonaise.coordination.values import ClusterDescription
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
 from polonaise.errors import ConnectionLost, DeadlineExceeded
@@ -24,6 +25,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.sockets import bind_port, dial
 from polonaise.link.connection import connect
 from rigs.cluster import unserved
+from rigs.names import SilentNameService
 from rigs.shell import Shell
 from rigs.waiting import wait_until
 
@@ -38,36 +40,12 @@ class Unusual(OSError):
         super().__init__(one)
 
 
-class SilentNameService:
-    """Answers `socket.getaddrinfo` for names only once it is told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.answers = threading.Event()
-        self.answered: list[str] = []
-        self.errors: list[Exception] = []
-        """What it fails with first."""
-
-    def getaddrinfo(self, host: str, port: int, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
-        if flags & socket.AI_NUMERICHOST:
-            raise socket.gaierror(socket.EAI_NONAME, "a name")
-        self.asked.append(host)
-        assert self.answers.wait(WAIT_S)
-        self.answered.append(host)
-        if self.errors:
-            raise self.errors.pop()
-        raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
-
-
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentNameService]:
     service = SilentNameService()
     monkeypatch.setattr(socket, "getaddrinfo", service.getaddrinfo)
     yield service
-    service.answers.set()
-    for thread in threading.enumerate():
-        if thread.name == "name lookup":  # or the next test would join it
-            thread.join(WAIT_S)
+    service.answer()  # or the next test would join what is under way
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -151,6 +129,25 @@ def test_zookeeper_s_names_are_waited_for_no_longer_than_is_asked_for(silent: Si
     with pytest.raises(DeadlineExceeded, match="the name service has not answered for 'name', 'other'"):
         asyncio.run(opened("zookeeper://name:2181,other:2181/bank"))
     assert silent.answered == [], "the program has ended before"
+
+
+def test_a_zookeeper_whose_name_was_silent_for_long_is_found_where_it_was_said_to_be_last(
+    silent: SilentNameService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeepersession, "_NAMES_S", 0.02)
+    connections = zookeepersession._Connections(KazooClient("name:2181"), 6.0, lambda _: None)
+    for _ in range(5):
+        assert connections._expand_client_hosts() == []
+    assert connections.troubles == {"": "the name service has not answered for 'name'"}
+    silent.answer(name="127.0.0.1")
+    assert connections._answers.qsize() == 1, "a question has one answer, however often it was asked"
+    silent.answers.clear()
+    assert connections._expand_client_hosts() == [("name", "127.0.0.1", 2181)], "it answered late, and counts"
+    assert connections.troubles == {}, "what is over is told no more"
+    silent.answer(name="127.0.0.2")
+    silent.addresses["name"] = "127.0.0.3"
+    monkeypatch.setattr(zookeepersession, "_NAMES_S", WAIT_S)
+    assert connections._expand_client_hosts() == [("name", "127.0.0.3", 2181)], "the late answer is not the last one"
 
 
 def test_nodes_whose_names_nobody_looks_up_are_not_told_as_a_coordinator_that_is_silent(

@@ -126,6 +126,36 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/host/test_connection_mistakes.py"
         "::test_a_connection_that_meets_itself_finds_nobody[on_asyncio-plain]",
     ),
+    "name-looked-up-in-the-loop-s-threads": Mutation(
+        _SOCKETS,
+        "in await names.addresses(address):\n        try:",
+        "in await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):\n"
+        "        try:",
+        "P11: a program whose name service is silent does not end, and other names wait behind one",
+        test="tests/host/test_names.py::test_a_silent_name_service_holds_up_neither_other_work_nor_the_end[asyncio]",
+    ),
+    "lookup-that-hangs-joined-for-ever": Mutation(
+        "polonaise.host.names",
+        "if lookup is None or time.monotonic() - lookup.begun_s > lookup.patience_s:",
+        "if lookup is None:",
+        "P11: a name of which one lookup hangs is never looked up again",
+        test="tests/host/test_names.py::test_a_lookup_that_hangs_is_not_joined_for_ever",
+    ),
+    "silent-name-service-told-as-a-silent-peer": Mutation(
+        "polonaise.link.connection",
+        'why = f": {told}" if (told := broken_off(error)) else ""',
+        'why = ""',
+        "P13: a peer is said not to answer that nobody has asked, as its name was not found in time",
+        test="tests/host/test_names.py::test_who_waits_in_vain_is_told_that_the_name_was_looked_up",
+    ),
+    "answers-of-a-name-service-heard-late": Mutation(
+        "polonaise.coordination.zookeepersession",
+        "        while not self._answers.empty():",
+        "        while False:",
+        "P11: after a silence a ZooKeeper that has moved is looked for where it was, try after try",
+        test="tests/host/test_names.py"
+        "::test_a_zookeeper_whose_name_was_silent_for_long_is_found_where_it_was_said_to_be_last",
+    ),
     "stranger-at-an-owners-address-not-waited-out": Mutation(
         "polonaise.client.links",
         "            if now_s - first_s >= patience_s:\n",

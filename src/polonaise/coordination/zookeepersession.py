@@ -28,7 +28,7 @@ from kazoo.retry import KazooRetry
 from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.coordination.zookeeperdata import DataTrial, why_ended
 from polonaise.errors import CertificateUnusable
-from polonaise.host.names import Found, names, unanswered
+from polonaise.host.names import Found, Told, names, unanswered
 from polonaise.host.sockets import refuse_itself
 from polonaise.host.tls import TlsFiles, TlsIdentity, handshake_fault
 
@@ -143,6 +143,8 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         self._servers = 1
         self.number = 0
         self._answers: queue.SimpleQueue[tuple[str, Found]] = queue.SimpleQueue()
+        self._hear: dict[str, Told] = {}
+        """By name: what takes its answers. One for each, so that a lookup under way is joined once, however often."""
         self._addresses: dict[str, list[str]] = {}
         """By name: what the name service has answered last."""
         self.troubles: dict[str, str] = {}
@@ -171,10 +173,10 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
             for name, port in hosts
             for address in self._addresses.get(name, ())
         }
-        if silent:
-            self._note("", unanswered(*sorted(silent)))
-        elif not found:
-            self.troubles = {"": "none of their names is known: see that they are right, and that names are resolved"}
+        unknown = "" if found else "none of their names is known: see that they are right, and that names are resolved"
+        others = {server: why for server, why in self.troubles.items() if server and found}
+        why = unanswered(*sorted(silent)) if silent else unknown
+        self.troubles = {**others, "": why} if why else others
         self.is_alone = len(found) < 2
         self._servers = max(len(self.client.hosts), 1)
         return [found[server] for server in self._trials.order(list(found), time.monotonic())]
@@ -183,23 +185,29 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         """Ask for the addresses of the servers' names; return those for which nothing is known within `_NAMES_S`.
 
         kazoo asks for one after the other: one that the name service is silent about would keep it from the others, and
-        from its end. An answer that comes later counts the next time.
+        from its end. An answer that comes later counts the next time, beside a new question.
         """
+        while not self._answers.empty():  # of long ago, perhaps
+            self._take_answer(0.0)
         for name in hosts:
-            names.ask(name, functools.partial(self._heard_of, name))
+            names.ask(name, self._hear.setdefault(name, functools.partial(self._heard_of, name)))
         until_s, left = time.monotonic() + _NAMES_S, set(hosts)
-        while left:
-            try:
-                name, found = self._answers.get(timeout=max(0.0, until_s - time.monotonic()))
-            except queue.Empty:
-                break
-            left.discard(name)
-            if not isinstance(found, BaseException):
-                self._addresses[name] = [place[0] for *_, place in found]
+        while left and (left_s := until_s - time.monotonic()) > 0:
+            left.discard(self._take_answer(left_s))
         return {name for name in left if not self._addresses.get(name)}
 
     def _heard_of(self, name: str, found: Found) -> None:
         self._answers.put((name, found))
+
+    def _take_answer(self, within_s: float) -> str:
+        """Take the next answer of the name service; return the name that it is for, or "" if none comes in time."""
+        try:
+            name, found = self._answers.get(timeout=within_s)
+        except queue.Empty:
+            return ""
+        if not isinstance(found, BaseException):
+            self._addresses[name] = [place[0] for *_, place in found]
+        return name
 
     def _connect_loop(self, retry: Any) -> Any:
         is_long = time.monotonic() - self._lost_s > _ELECTED_S
