@@ -103,6 +103,7 @@ def asserts(
     return any(asserts(each, helpers, foreign, assertions) for each in used)
 
 
+@pytest.mark.slow
 def test_every_test_asserts_something() -> None:
     without = []
     for path in FILES:
@@ -174,6 +175,7 @@ def unheard_tasks(text: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_what_runs_beside_a_simulated_scenario_is_started_where_its_errors_are_heard() -> None:
     """A fault or a check that crashed unheard would leave a seed that says that every promise held."""
     proving = TESTS.parent / "proving" / "polonaise_proving"
@@ -281,6 +283,7 @@ def long_functions(name: str, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_files_and_functions_have_a_length_that_a_reader_can_keep_in_mind() -> None:
     root = TESTS.parent
     paths = [path for folder in SIZED for path in (root / folder).rglob("*.py")]

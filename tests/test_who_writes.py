@@ -68,6 +68,7 @@ def strangers(texts: dict[str, str]) -> Iterator[str]:
                 yield changed
 
 
+@pytest.mark.slow
 def test_what_a_protocol_object_holds_is_changed_by_nobody_whom_it_does_not_name() -> None:
     found = {
         ".".join(each.split(".")[-2:])

@@ -161,6 +161,7 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
     assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS)
 async def test_an_older_coordinator_is_told_in_its_own_row_while_partitions_go_on_and_nobody_may_stop(
     town: Town,

@@ -159,6 +159,7 @@ async def test_a_change_that_another_operator_cancels_is_no_success(command: str
         await (values.moves().add(0, "D") if command == "add" else values.moves().remove(0, "A"))
 
 
+@pytest.mark.slow
 async def test_a_coordinator_that_falls_silent_ends_the_wait_for_a_change() -> None:
     values: Any = Values(replace(FOUR, copies=2), "ABC")
 
@@ -235,6 +236,7 @@ async def test_a_move_whose_source_another_operator_has_emptied_adds_no_copy() -
     assert (values.held.members, values.held.next) == (tuple("BCD"), None)
 
 
+@pytest.mark.slow
 async def test_copies_are_spread_although_the_node_that_was_to_get_one_is_drained_meanwhile() -> None:
     five = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3, draining=("A",))
     values = Values(five, "ABC")
@@ -257,6 +259,7 @@ async def test_copies_are_spread_although_the_node_that_was_to_get_one_is_draine
     assert not {*values.held.members} & {"A", *drained}
 
 
+@pytest.mark.slow
 async def test_a_drain_leaves_no_copy_too_many_that_another_operator_has_moved_at_the_same_time() -> None:
     five = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
     values = Values(five, "ABC")
@@ -289,6 +292,7 @@ async def test_what_a_partition_would_have_none_to_spare_of_is_told_before_a_cop
     assert (told in lost) if told else not lost
 
 
+@pytest.mark.slow
 async def test_what_is_done_is_told_once_and_what_is_refused_never() -> None:
     values = Values(FOUR, "ABC")
     lines: list[str] = []

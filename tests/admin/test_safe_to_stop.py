@@ -112,6 +112,7 @@ async def test_nothing_is_said_to_go_on_that_is_not_known_to(town: Town) -> None
     ]
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS, servers=2)
 async def test_a_partition_is_given_to_another_server_and_stays_there(town: Town) -> None:
     await until(town, lambda status: not status.wellness and sorted(s.partitions for s in status.servers) == [1, 2])
@@ -139,6 +140,7 @@ async def test_a_partition_is_given_to_another_server_and_stays_there(town: Town
         await move(99, str(less.server))
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS, servers=2)
 async def test_a_server_that_could_not_serve_is_nobody_who_takes_over(town: Town) -> None:
     status = await until(town, lambda each: sorted(s.partitions for s in each.servers) == [1, 2] and not each.wellness)
@@ -231,6 +233,7 @@ async def test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is
         assert line.startswith(f"{stops} take no appends until it is back (storage node {first} can't write: {why}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "told"), [
     ("expected_servers", "Nothing was changed"), ("members", "Nothing was changed"),
     ("forget_server", "may have made the change: look again"),

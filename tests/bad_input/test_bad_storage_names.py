@@ -181,6 +181,7 @@ async def test_a_move_to_a_node_with_another_clusters_disk(tmp_path: Path) -> No
         assert await coordinator.description() == Versioned(0, DESCRIPTION)
 
 
+@pytest.mark.slow
 async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies_on_the_node(tmp_path: Path) -> None:
     settings = StorageSettings(str(tmp_path / "disk"), name="a")
     async with _node_beside_a_cluster(tmp_path, settings) as (host, coordinator, node):

@@ -83,6 +83,7 @@ def test_all_that_is_wrong_with_a_row_is_shown_when_all_is_asked_for_and_its_cau
     assert "more" not in whole
 
 
+@pytest.mark.slow
 def test_all_rows_are_shown_when_they_are_asked_for() -> None:
     lines = text_of(list(screen_of(cluster([partition(number) for number in range(300)]), None)))
     assert sum(" ready " in line for line in lines) == 300
@@ -170,6 +171,7 @@ def test_a_screen_fits_the_terminal(height: int) -> None:
         assert len(text_of(list(screen))) <= height
 
 
+@pytest.mark.slow
 def test_lines_that_are_wrapped_count_as_often_as_they_are_drawn() -> None:
     error = CoordinatorUnavailable("a reason that takes many words and more than one line " * 6)
     screen = fitting(cluster([partition(number) for number in range(1_000)], error), 30, 60)

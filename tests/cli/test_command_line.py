@@ -40,6 +40,7 @@ def test_a_cell_that_is_a_list_has_a_line_for_each_of_its_items(capsys: pytest.C
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 def test_no_text_is_written_with_the_markup_of_a_page() -> None:
     """A terminal shows it as it is: `the *coordinator*`. Docstrings may have it; they are not said to operators."""
@@ -73,6 +74,7 @@ def test_a_line_that_is_written_only_at_the_end_of_a_full_output_says_so(monkeyp
         say("x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["log create", "log append", "segment dump"])
 def test_a_closed_output_is_told_before_anything_is_done(tmp_path: Path, command: str) -> None:
     line = [sys.executable, "-m", "polonaise.cli", *command.split(), f"embedded:{tmp_path / 'log'}"]

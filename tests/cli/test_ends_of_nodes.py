@@ -10,10 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
 from polonaise.log.control import ControlFile
 from rigs.programs import run_polonaise, run_python
 from rigs.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.slow
 
 ENDS = "from polonaise.cli.running import stop_when_stdin_ends; import signal, threading; "
 

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from polonaise.cli.application import application
 from rigs.shell import get_command
 
+pytestmark = pytest.mark.slow
+
 INTERNAL = re.compile(r"<[^>]*\.[^>]*>|collections\.abc|typing\.|<(function|class|lambda)|\bNoneType\b")
 
 

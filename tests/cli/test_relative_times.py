@@ -11,6 +11,8 @@ import pytest
 
 from rigs.shell import Shell
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86_400
 
 

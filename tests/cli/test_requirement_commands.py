@@ -74,6 +74,7 @@ def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(
     ]
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_falls_silent_delays_a_requirement_once_and_not_for_each_partition(tmp_path: Path) -> None:
     async def scenario() -> None:
         async def silent(*_: object) -> Any:

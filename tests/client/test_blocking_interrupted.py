@@ -293,6 +293,7 @@ async def _tasks() -> list[asyncio.Task[Any]]:
     return list(asyncio.all_tasks())
 
 
+@pytest.mark.slow
 def test_an_iteration_that_is_broken_off_passes_over_nothing() -> None:
     with testing.blocking_log() as log:
         for number in range(40):

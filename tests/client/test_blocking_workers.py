@@ -118,6 +118,7 @@ def test_a_handler_that_is_slow_keeps_no_other_partition_from_going_on(log: test
         block_until(lambda: handled.bodies[0] == [b"slow"])
 
 
+@pytest.mark.slow
 def test_a_handler_that_does_not_return_is_left_behind_after_the_time_of_a_lease(
     log: testing.BlockingMemoryLog,
 ) -> None:

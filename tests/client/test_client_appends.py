@@ -350,6 +350,7 @@ async def test_a_mount_of_an_older_generation_is_not_believed(world: World, clie
     assert (await client.append(b"1")).id == 1
 
 
+@pytest.mark.slow
 async def test_a_mount_without_an_answer_is_tried_again(world: World) -> None:
     world.server.silent_mounts = True
     client = await world.client()

@@ -356,6 +356,7 @@ async def test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_kno
     assert broken_off(ended.value) == SilentDiscovery.trouble
 
 
+@pytest.mark.slow
 async def test_connect_looks_for_the_log_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
     settings = polonaise.ClientSettings(retry_s_min=0.01, retry_s_max=60)
     loop = asyncio.get_running_loop()

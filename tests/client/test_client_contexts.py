@@ -261,6 +261,7 @@ async def test_a_context_that_always_loses_the_race_for_its_position_does_not_ru
     assert b"ours" not in world.log.bodies()
 
 
+@pytest.mark.slow
 async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(world: World, client: Log) -> None:
     other = await world.client()
     await client.ready()

@@ -76,6 +76,7 @@ async def test_one_worker_handles_all_partitions_in_order_and_the_next_goes_on()
         assert parse_kept(log.registers(0)[register_of("g")])[0] == 2
 
 
+@pytest.mark.slow
 async def test_members_share_and_hand_over_at_once_when_one_joins_or_leaves() -> None:
     handled = Handled()
     async with testing.log(partitions=5) as log, log.cluster.connect() as other:
@@ -123,6 +124,7 @@ async def test_a_handler_that_raises_stops_its_partition_alone_and_is_tried_agai
             await wait_until(lambda: group.health()["well"])
 
 
+@pytest.mark.slow
 async def test_a_handler_that_hangs_is_told_and_no_more_once_it_goes_on() -> None:
     handled = Handled()
     handled.gate.clear()
@@ -185,6 +187,7 @@ async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPat
             await wait_until(lambda: group.health()["lag"] == 0)
 
 
+@pytest.mark.slow
 async def test_a_position_is_saved_once_in_a_while_and_not_because_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
     handled = Handled()
@@ -201,6 +204,7 @@ async def test_a_position_is_saved_once_in_a_while_and_not_because_of_itself(mon
         assert mark < 50 + 10, "one saving for many transactions"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_was_replaced_is_fenced_and_begins_where_the_position_says() -> None:
     handled = Handled()
     async with testing.log() as log:
@@ -231,6 +235,7 @@ async def test_the_position_before_a_transaction_that_fails_is_kept(monkeypatch:
     assert handled.bodies[0] == numbers(6), "none comes twice"
 
 
+@pytest.mark.slow
 async def test_the_position_before_a_transaction_that_hangs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
@@ -246,6 +251,7 @@ async def test_the_position_before_a_transaction_that_hangs_is_kept(monkeypatch:
             await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fails", "hangs", "has nothing to read"])
 async def test_a_position_that_an_operator_sets_is_taken_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
@@ -275,6 +281,7 @@ async def test_a_position_that_an_operator_sets_is_taken_up(how: str, monkeypatc
             assert described.position >= 3
 
 
+@pytest.mark.slow
 async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -306,6 +313,7 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
         await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
 
 
+@pytest.mark.slow
 async def test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -334,6 +342,7 @@ async def test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_
         assert handled.bodies[0] == numbers(6) + numbers(9)[2:]
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_lease_is_lost_handles_nothing_more() -> None:
     handled = Handled()
     async with testing.log() as log, log.group("g", handler=handled.worker("a"), lease_s=1.0) as group:
@@ -422,6 +431,7 @@ async def test_a_group_on_older_servers_ends_and_says_what_to_do(world: World) -
         assert not group.health()["well"]
 
 
+@pytest.mark.slow
 async def test_a_worker_that_hangs_in_its_handler_is_left_behind_after_the_time_of_a_lease() -> None:
     handled = Handled()
     handled.gate.clear()
@@ -440,6 +450,7 @@ async def handle(tx: Transaction) -> None:
         raise RuntimeError("no stomach for it")
 
 
+@pytest.mark.slow
 async def test_members_partitions_lag_and_trouble_are_told_while_they_work() -> None:
     async with testing.log(partitions=2) as log, log.cluster.connect() as other:
         await log.append(b"good", 0)

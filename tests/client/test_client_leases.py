@@ -44,6 +44,7 @@ def tasks_of_leases() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if "lease" in task.get_name()]
 
 
+@pytest.mark.slow
 async def test_a_lease_is_held_by_one_until_it_is_released_and_then_by_another_at_once() -> None:
     async with testing.log() as log, log.cluster.connect() as other:
         first, second = log.lease("n"), other.lease("n")
@@ -77,6 +78,7 @@ async def test_the_leases_that_are_held_are_listed_with_what_their_holders_note(
             await log.list_leases(b"mail")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_lease_is_kept_for_longer_than_its_duration() -> None:
     async with testing.log() as log, log.lease("n", duration_s=1.0) as lease:
         losing = asyncio.ensure_future(lease.lost())
@@ -99,6 +101,7 @@ async def test_names_and_partitions_are_apart() -> None:
     assert not any(lease.held for lease in (one, two, three))
 
 
+@pytest.mark.slow
 async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
     async with testing.log() as log, log.lease("n"):
         second = log.lease("n")
@@ -115,6 +118,7 @@ async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
         assert await second.lost() == "it was never held"
 
 
+@pytest.mark.slow
 async def test_a_new_embedded_log_grants_a_lease_at_once_and_one_that_is_opened_again_waits_for_holders(
     tmp_path: Path,
 ) -> None:
@@ -132,6 +136,7 @@ async def test_another_duration_is_refused_while_the_name_is_held() -> None:
             await log.lease("n", duration_s=2).acquire()
 
 
+@pytest.mark.slow
 async def test_a_lease_that_can_not_be_renewed_is_lost_within_its_duration_and_can_be_had_again() -> None:
     async with testing.log() as log:
         lease = log.lease("n", duration_s=1.0)
@@ -212,6 +217,7 @@ async def test_arguments_that_no_lease_can_have_are_refused(given: dict[str, Any
             log.lease("n", partition=1)
 
 
+@pytest.mark.slow
 async def test_many_that_want_one_lease_have_it_one_after_the_other() -> None:
     having: list[int] = []
     had: list[int] = []
@@ -307,6 +313,7 @@ def test_more_members_than_partitions() -> None:
     assert next_move(2, [1, 2, 3], {0: 3, 1: 2}, 1) == NextMove((), ())
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.integers(1, 9), st.randoms(use_true_random=False))
 def test_shares_come_to_rest_from_any_state(partitions: int, members: int, source: random.Random) -> None:
     """Members look one after the other, each at an older state or the present one, and leases keep them apart."""

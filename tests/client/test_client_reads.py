@@ -289,6 +289,7 @@ async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: 
         await client.transaction(beyond)
 
 
+@pytest.mark.slow
 async def test_a_request_that_nobody_answers_has_a_deadline_and_says_why(world: World) -> None:
     world.server.crash()
     client = await world.client()

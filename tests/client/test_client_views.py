@@ -111,6 +111,7 @@ async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world:
     assert len(view.applied) == 60
 
 
+@pytest.mark.slow
 async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World, view: Memo) -> None:
     for number in range(30):
         world.log.fill(b"x" * 300 + b"%d" % number)

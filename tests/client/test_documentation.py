@@ -116,6 +116,7 @@ def codes_of_faults() -> Iterator[tuple[Path, str]]:
                 yield path, code.value if isinstance(code, ast.Constant) else ast.unparse(code)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 def test_every_code_without_a_class_is_one_that_is_explained_and_somewhere_made() -> None:
     made = list(codes_of_faults())
@@ -137,6 +138,7 @@ def caught_in(source: str) -> set[str]:
     return {node.id if isinstance(node, ast.Name) else node.attr for node in names}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 def test_an_error_has_a_class_of_its_own_only_if_somebody_catches_it() -> None:
     """The library, an example or the proving ground; or an application, if a page names it or it has attributes."""

@@ -339,6 +339,7 @@ async def test_the_error_of_a_client_whose_host_failed_stays_small(client: Log) 
     check_small(error)
 
 
+@pytest.mark.slow
 async def test_the_error_of_a_submission_that_has_ended_stays_small(client: Log) -> None:
 
     def stumbles(tx: Any) -> None:

@@ -19,6 +19,7 @@ def one_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Identity, "_take", lambda self, _: take(self, 90))
 
 
+@pytest.mark.slow
 async def test_a_lease_that_one_of_them_holds_the_other_one_does_not_hold() -> None:
     async with testing.log() as log, log.cluster.connect() as other:
         assert log.client_id == other.client_id == 90

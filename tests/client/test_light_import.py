@@ -27,6 +27,7 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
     assert not HEAVY & loaded("import polonaise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["blocking", "testing"])
 def test_modules_of_the_package_are_loaded_when_they_are_named(module: str) -> None:
     assert f"polonaise.{module}" in loaded(f"import polonaise; polonaise.{module}")

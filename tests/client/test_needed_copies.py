@@ -184,6 +184,7 @@ async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(wor
     await receipt
 
 
+@pytest.mark.slow
 async def test_a_context_whose_time_is_over_before_the_proof_is_told_so(world: World, log: Log) -> None:
     with pytest.raises(CopiesUnproved, match="in the log as 0") as told:
         await log.run(build, timeout=0.2)

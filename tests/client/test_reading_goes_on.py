@@ -305,6 +305,7 @@ async def test_while_the_owner_does_not_answer_a_mount(world: World) -> None:
         assert f"an answer of {world.server.address} to its mount" in text
 
 
+@pytest.mark.slow
 async def test_a_mount_that_took_too_long_is_given_longer_the_next_time(world: World) -> None:
     """What was read for it from slow disks would else come too late each time."""
     world.server.silent_mounts = True
@@ -312,6 +313,7 @@ async def test_a_mount_that_took_too_long_is_given_longer_the_next_time(world: W
     await wait_until(lambda: "did not answer a mount within 0.16 s" in str(client.trouble(0)))
 
 
+@pytest.mark.slow
 async def test_a_request_that_took_too_long_is_given_longer_the_next_time(world: World) -> None:
     """Bodies that are read from slow disks would else come too late each time, and the view would stay for good."""
     world.server.fetch_s = 0.15
@@ -407,6 +409,7 @@ async def test_a_view_that_does_not_come_back_from_applying_is_told(
         await client.wait_applied(9, timeout=SHORT_S)
 
 
+@pytest.mark.slow
 async def test_a_context_that_always_conflicts() -> None:
     async with testing.log() as log:
 
@@ -428,6 +431,7 @@ async def test_a_context_that_always_conflicts() -> None:
         assert found[1] == found[2]
 
 
+@pytest.mark.slow
 async def test_a_context_whose_appends_fail_for_other_reasons() -> None:
     async with testing.log() as log:
 

@@ -288,6 +288,7 @@ def received(columns: AppendColumns) -> ReceivedAppends:
     return ReceivedAppends(Append(1, sent.count, sent.flags, columns=sent.columns, payload=[b"".join(sent.payload)]))
 
 
+@pytest.mark.slow
 @given(st.lists(GROUPS, min_size=1, max_size=6))
 def test_what_is_left_of_a_frame_is_what_a_frame_of_the_pending_ones_would_be(
     groups: list[tuple[list[Any], bool]],

@@ -164,6 +164,7 @@ async def test_a_client_that_reaches_no_coordinator_finds_all_that_it_needs(life
     assert [tx.data async for tx in life.log.read(0)] == [b"x"]
 
 
+@pytest.mark.slow
 @in_a_town_of_two
 async def test_no_two_clients_are_given_one_id_though_answers_of_the_coordinator_are_lost(town: Town) -> None:
     service = town.cluster.service
@@ -225,6 +226,7 @@ async def test_a_client_whose_server_dies_goes_on_with_another(life: Life) -> No
     await wait_until(lambda: life.version == owners(life.town)[0])
 
 
+@pytest.mark.slow
 @in_a_town_of_two
 async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_is_gone_and_the_list_again(
     town: Town,
@@ -243,6 +245,7 @@ async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_i
     await as_client(town, main, SERVERS[:1])
 
 
+@pytest.mark.slow
 @asking_servers
 async def test_a_wait_while_all_servers_are_gone_names_each_with_its_reason(life: Life) -> None:
     await life.append_everywhere()
@@ -305,6 +308,7 @@ async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(
         await as_client(town, main, name=f"client-{number}")
 
 
+@pytest.mark.slow
 @in_a_town_of_two
 async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_and_since_when(town: Town) -> None:
     async def main(life: Life) -> None:

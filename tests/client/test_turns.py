@@ -92,6 +92,7 @@ def test_a_lock_that_is_read_and_appended_to_is_raised_in_whatever_order() -> No
     assert checked(both) == checked(both[::-1]) == locks("a")
 
 
+@pytest.mark.slow
 @given(
     wanted=st.lists(
         st.tuples(st.sets(st.sampled_from("abc"), min_size=1), st.sets(st.sampled_from("abc"))), min_size=1, max_size=12
@@ -266,6 +267,7 @@ def numbers(log: testing.MemoryLog) -> Iterable[int]:
     return [int(tx.data) for tx in log.transactions()]
 
 
+@pytest.mark.slow
 async def test_one_hot_lock_costs_few_runs_and_is_shared_fairly_by_clients_and_tasks() -> None:
     cluster = testing.MemoryCluster()
     views = [Counting() for _ in range(3)]
@@ -330,6 +332,7 @@ async def test_who_waits_for_a_turn_is_told_when_the_client_ends() -> None:
     assert any(isinstance(error, Closed) for error in told)
 
 
+@pytest.mark.slow
 async def test_a_context_whose_time_is_over_is_told_of_the_conflicts() -> None:
     cluster = testing.MemoryCluster()
     mine, theirs = Counting(), Counting()

@@ -184,6 +184,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_ctrl_c_under_asyncio_run_closes_the_log_and_loses_nothing_that_was_told(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}/log"
     process = await asyncio.create_subprocess_exec(

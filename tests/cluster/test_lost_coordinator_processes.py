@@ -149,6 +149,7 @@ async def test_the_first_notes_do_not_wait_for_the_usual_interval(tmp_path: Path
         await until_noted(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_backup", [False, True])
 async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp_path: Path, with_backup: bool) -> None:
     async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
@@ -174,6 +175,7 @@ async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp
             await server.stop()
 
 
+@pytest.mark.slow
 async def test_one_value_that_is_gone_is_made_again_with_the_others_once_what_is_left_is_moved_away(
     tmp_path: Path,
 ) -> None:
@@ -238,6 +240,7 @@ async def until_told(cluster: ObservedCluster, text: str) -> None:
     await wait_until(is_told, every_s=0.1)
 
 
+@pytest.mark.slow
 async def test_the_backup_of_another_cluster_and_a_cluster_in_use_are_refused(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path / "x") as x, observed_cluster(tmp_path / "y", notes_s=0.05) as y:
         of_x = await backed_up(x.coordinator, tmp_path / "backup")
@@ -279,6 +282,7 @@ async def test_a_server_that_runs_and_is_cut_off_from_the_storage_nodes_is_found
         await recovered(elsewhere)
 
 
+@pytest.mark.slow
 async def test_a_server_that_ran_on_through_the_recovery_goes_on_with_the_new_values(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
         async with polonaise.connect(cluster.coordinator) as log:

@@ -59,6 +59,7 @@ def test_arbitrary_bytes_are_refused(raw: bytes) -> None:
         reads_or_is_refused(decode, raw)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(fields), anything))
 def test_arbitrary_fields_are_refused(document: object) -> None:
     for decode in DECODERS:

@@ -143,6 +143,7 @@ def after(members: dict[int, tuple[str, ...]], moves: list[Move]) -> dict[int, s
     return placed
 
 
+@pytest.mark.slow
 @given(clusters(zoned=False))
 def test_balanced_copies_are_as_many_as_asked_for_and_nodes_have_equally_many(
     given: tuple[ClusterDescription, dict[int, tuple[str, ...]]],
@@ -159,6 +160,7 @@ def test_balanced_copies_are_as_many_as_asked_for_and_nodes_have_equally_many(
     assert balance(description, {number: tuple(sorted(names)) for number, names in placed.items()}) == []
 
 
+@pytest.mark.slow
 @given(clusters(zoned=True))
 def test_balanced_copies_are_in_as_many_zones_as_can_be(
     given: tuple[ClusterDescription, dict[int, tuple[str, ...]]],

@@ -83,6 +83,7 @@ async def test_silent_servers_cost_a_second_each_and_the_one_that_answers_is_fou
             assert time.monotonic() - began_s < SESSION_S * 2 / 3
 
 
+@pytest.mark.slow
 async def test_who_is_closed_while_the_only_server_is_silent_does_not_wait_for_it() -> None:
     with silent(accepting=True) as one:
         async with backend_at(one) as backend:
@@ -182,6 +183,7 @@ async def test_a_server_is_told_of_by_what_it_answers(answer: bytes | None, told
         assert (told in troubles[address]) if told else not troubles[address]
 
 
+@pytest.mark.slow
 async def test_a_server_with_tls_only_is_no_server_that_hangs(tmp_path: Path) -> None:
     context = TlsIdentity(Authority(tmp_path).node()).accepting()
     listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)

@@ -146,6 +146,7 @@ async def test_a_topic_whose_commits_would_lack_required_zones_is_refused(coordi
     assert [each.name for each in await list_topics(coordinator, 5.0)] == ["fits"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), max_size=12))
 def test_numbers_and_ids_stay_what_they_are_however_topics_grow(steps: list[tuple[str, int]]) -> None:
     description, seen = DESCRIPTION, {id: ("", id) for id in range(DESCRIPTION.partitions)}
@@ -241,6 +242,7 @@ async def silent(*_: object) -> Any:
     await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 async def test_a_coordinator_that_falls_silent_while_a_topic_grows_is_told_of(coordinator: Coordinator) -> None:
     async def others_were_first(*_: object) -> bool:
         coordinator.description = silent  # type: ignore[method-assign]

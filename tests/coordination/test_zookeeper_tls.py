@@ -212,6 +212,7 @@ def test_files_that_can_not_be_used_are_a_reason_to_try_again(tmp_path: Path) ->
         handler.create_connection((HOST, port), hostname=HOST, timeout=20.0).close()
 
 
+@pytest.mark.slow
 def test_a_zookeeper_that_refuses_this_certificate_is_said_to(tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     node = ours.node()
@@ -224,6 +225,7 @@ def test_a_zookeeper_that_refuses_this_certificate_is_said_to(tmp_path: Path) ->
     assert "this process's certificate was refused: its CA is not among those" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within_s", [0.7, 2.0])
 def test_the_reason_why_tls_fails_is_told_also_by_a_call_that_is_given_less_time_than_a_request(
     tmp_path: Path, within_s: float

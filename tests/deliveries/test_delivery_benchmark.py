@@ -91,6 +91,7 @@ async def test_a_target_that_has_not_received_what_it_should_ends_the_run(receiv
 # ---------------------------------------------------------------------- the page
 
 
+@pytest.mark.slow
 def test_ratios_are_those_to_the_floor_of_the_same_run(tmp_path: Path) -> None:
     workload = Workload(20)
     figures = {workload: {"bare asyncio streams": delays(0.5, 9), LINK: delays(1.0, 8), GRPC: delays(2.0, 9)}}

@@ -93,6 +93,7 @@ def test_each_difference_is_found_by_the_check_for_it(
 # ---------------------------------------------------------------------- the application
 
 
+@pytest.mark.slow
 async def test_shards_in_one_process_hold_what_the_checks_sum_up(tmp_path: Path) -> None:
     book = make_payments(400, seed=3, accounts=30)
     urls = [f"sqlite:///{tmp_path / shard_name(number)}.db" for number in range(SHARDS)]
@@ -217,6 +218,7 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
 # ---------------------------------------------------------------------- processes
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_instead_of_saying_what_it_should_is_told_with_its_errors(tmp_path: Path) -> None:
     command = ["polonaise_proving.demo.shards", str(tmp_path / "none")]
     process = Program("shard-0", tmp_path / "log", command=command, speaks=True)

@@ -79,6 +79,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     assert dead_links(page, tmp_path) == ["#gone", "nowhere.md", "../..", "there.md#more"]
 
 
+@pytest.mark.slow
 def test_a_name_of_the_code_in_contributing_is_there() -> None:
     """Its steps name functions, tests and constants, which others rename."""
     named = {name for name in _CODE.findall(prose(ROOT / "CONTRIBUTING.md")) if re.fullmatch(r"_?[A-Za-z]\w+", name)}

@@ -38,6 +38,7 @@ async def read(directory: Path) -> list[bytes]:
         return [bytes(tx.data) async for tx in log.read(0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", [1, 3])
 async def test_a_lost_coordinator_is_made_again_by_the_command_that_the_refusal_names(
     tmp_path: Path, storage: int
@@ -54,6 +55,7 @@ async def test_a_lost_coordinator_is_made_again_by_the_command_that_the_refusal_
     assert await read(directory) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 async def test_an_older_copy_of_the_coordinator_is_moved_away_and_made_again(tmp_path: Path) -> None:
     directory, older = tmp_path / "log", tmp_path / "older"
     await appended(directory, b"1")
@@ -104,6 +106,7 @@ async def appended_to(directory: Path, data: bytes) -> int:
         return receipt.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [1, 2, 3])
 async def test_an_older_copy_of_the_coordinator_is_refused_until_the_latest_is_back(
     tmp_path: Path, restarts: int

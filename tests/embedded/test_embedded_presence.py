@@ -45,6 +45,7 @@ async def refused(log: polonaise.Log) -> PolonaiseError:
     return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["host.lock", ""], ids=["lock", "everything"])
 async def test_a_host_whose_directory_was_removed_stops(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -81,6 +82,7 @@ def logged(caplog: pytest.LogCaptureFixture, what: str) -> bool:
     return what in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [None, b"", b"polonaise-embedded 2\n"], ids=["removed", "emptied", "replaced"])
 async def test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, left: bytes | None
@@ -181,6 +183,7 @@ async def store_of(log: polonaise.Log) -> str:
     return str((await log.health(0))["fragments"])
 
 
+@pytest.mark.slow
 async def test_the_store_is_remembered_for_the_processes_that_do_not_say_it(tmp_path: Path) -> None:
     store = tmp_path / "a store & more"
     async with polonaise.connect(address(tmp_path, store)) as log:
@@ -226,6 +229,7 @@ async def test_health_of_a_log_that_nobody_else_hosts_says_what_it_waits_for(tmp
         assert "fragment store" in told.waits_for
 
 
+@pytest.mark.slow
 async def test_an_empty_directory_is_no_store_of_a_log_that_is_there_until_somebody_says_so(tmp_path: Path) -> None:
     """It may be where one is mounted as a rule; of a log that is made just now, nothing can be anywhere."""
     store, new = tmp_path / "store", tmp_path / "new"

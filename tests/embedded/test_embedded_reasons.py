@@ -142,6 +142,7 @@ async def test_a_reader_needs_no_id(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert FULL in caplog.text
 
 
+@pytest.mark.slow
 async def test_what_needs_an_id_says_why_there_is_none_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
     async with contextlib.AsyncExitStack() as opened:
@@ -226,6 +227,7 @@ async def test_a_clock_that_is_wrong_once_leaves_no_trace_in_commit_times(
     assert all(abs(each - clock.true_us) < 60_000_000 for each in times)
 
 
+@pytest.mark.slow
 async def test_a_log_whose_times_stand_still_says_until_when(tmp_path: Path, clock: SetClock) -> None:
     """A process that begins by a wrong clock has nothing to compare it with."""
     clock.ahead_s = TEN_YEARS_S

@@ -62,6 +62,7 @@ def read(source: Any, about: Any, span: Span = ALL, columns: Sequence[str] = COL
 # ------------------------------------------------------------------ from batches
 
 
+@pytest.mark.slow
 @given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40))
 def test_a_fragment_holds_the_very_columns_of_its_batches(plans: list[Any], first: int) -> None:
     batches = batches_of(plans, first)
@@ -119,6 +120,7 @@ def test_batches_of_no_rows_are_refused() -> None:
 # ------------------------------------------------------------------ from fragments
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 60), st.integers(-1, 40), st.integers(1, 9))
 @example(20, 100, 4)
@@ -319,6 +321,7 @@ async def test_a_store_gives_what_columns_are_read_from(tmp_path: Path) -> None:
                 each.close()
 
 
+@pytest.mark.slow
 @given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
 def test_the_batches_come_out_byte_for_byte(plans: list[Any], first: int, crc: int) -> None:
     batches = batches_of(plans, first, crc)
@@ -405,6 +408,7 @@ def test_another_value_or_a_row_less_is_found(change: Any) -> None:
         list(batches_in(rewritten(raw, change)))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_is_done_to_the_bytes_is_refused_or_harmless(data: Any) -> None:
     batches = batches_of(PLAN)

@@ -231,5 +231,6 @@ print(sorted({"pyarrow", "obstore", "numpy"} & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_a_server_without_a_store_loads_neither_parquet_nor_object_stores(tmp_path: Path) -> None:
     assert output_of(run_python("-c", HOST, f"embedded:{tmp_path / 'log'}")).strip() == "[]"

@@ -15,6 +15,8 @@ from rigs import trimmed
 from rigs.trimmed import Cluster, archived, contents, fill, running
 from rigs.waiting import time_passes, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def used_bytes(cluster: Cluster, number: int) -> int:
     total = 0
@@ -47,7 +49,6 @@ def trimmed_to(cluster: Cluster, bytes_max: float) -> int:
     return most if most < bytes_max else 0
 
 
-@pytest.mark.slow
 async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_and_hardly_more_on_the_way(
     tmp_path: Path, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "restored"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [1_000, 1_000_000])
 async def test_a_time_at_which_commit_times_stand_still_is_refused(
     store: ObstoreStore,
@@ -84,6 +85,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     return clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragment_bytes", [1_000, 1_000_000])
 @pytest.mark.parametrize("until_s", [1_800, 3_610])
 async def test_times_that_stand_still_long_behind_the_time_are_found(
@@ -129,6 +131,7 @@ async def test_a_restore_up_to_a_time_takes_no_advice_from_this_machines_clock(
     assert done.partitions[0].last == first.id
 
 
+@pytest.mark.slow
 async def test_the_ids_at_any_time_are_those_that_a_look_at_all_batches_finds(
     store: ObstoreStore, tmp_path: Path
 ) -> None:

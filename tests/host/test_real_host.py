@@ -159,6 +159,7 @@ async def dialled(client: socket.socket, address: str) -> None:
         await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", int(address.rpartition(":")[2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["port", "path"])
 @on_both_loops
 async def test_without_descriptors_connections_are_turned_away_and_accepted_again_once_there_are_some(
@@ -207,6 +208,7 @@ async def test_a_protocol_may_leave_at_once_and_one_that_can_not_be_made_is_a_mi
     assert [str(failure) for failure in host.failures] == ["a mistake of ours"]
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_where_no_descriptor_is_left_to_turn_connections_away_the_loop_does_not_spin(host: Watched) -> None:
     loop = asyncio.get_running_loop()
@@ -404,6 +406,7 @@ print(held)
 """
 
 
+@pytest.mark.slow
 def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tmp_path: Path) -> None:
     """In a process of its own: one as large as this takes long to be forked a hundred times."""
     held = output_of(run_python("-c", FORKS, tmp_path / "lock"))

@@ -138,6 +138,7 @@ async def _is_reached(network: Network, address: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_socket_that_was_removed_is_made_again_as_it_was(
     place: Path, host: RealHost, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_socket_that_was_removed_is_made_again_as_it_was(
     assert len([line for line in caplog.messages if "was made again" in line]) == 2
 
 
+@pytest.mark.slow
 async def test_a_socket_that_is_made_again_has_the_rights_that_it_was_given(place: Path, host: RealHost) -> None:
     listener = next(iter(host.network._listeners))  # type: ignore[attr-defined]
     await wait_until(lambda: listener._mode == 0o660, within_s=NOTICED_S)
@@ -156,6 +158,7 @@ async def test_a_socket_that_is_made_again_has_the_rights_that_it_was_given(plac
     assert stat.S_IMODE(place.stat().st_mode) == 0o660
 
 
+@pytest.mark.slow
 async def test_a_socket_whose_directory_is_gone_is_told_until_it_is_back(place: Path, host: RealHost) -> None:
     shutil.rmtree(place.parent)
     await wait_until(lambda: "this socket was removed" in unreachable(host.network), within_s=NOTICED_S)
@@ -164,6 +167,7 @@ async def test_a_socket_whose_directory_is_gone_is_told_until_it_is_back(place: 
     assert not unreachable(host.network)
 
 
+@pytest.mark.slow
 async def test_a_directory_that_was_moved_and_put_back_keeps_its_socket(place: Path, host: RealHost) -> None:
     elsewhere = place.parent.with_name("elsewhere")
     place.parent.rename(elsewhere)
@@ -173,6 +177,7 @@ async def test_a_directory_that_was_moved_and_put_back_keeps_its_socket(place: P
     assert await _is_reached(host.network, f"unix:{place}")
 
 
+@pytest.mark.slow
 async def test_a_socket_that_another_one_has_replaced_is_told_and_left_alone(place: Path, host: RealHost) -> None:
     place.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:

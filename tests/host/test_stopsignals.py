@@ -131,6 +131,7 @@ def _ended_by(number: signal.Signals, path: Path, how: str) -> tuple[int, str, s
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("how", ["thread", "loop"])
 def test_a_node_whose_disk_hangs_is_ended_by_force_and_says_so(

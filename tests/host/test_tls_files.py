@@ -308,6 +308,7 @@ def test_files_that_can_not_be_used_leave_those_before_in_use_and_are_told_once(
     assert identity.trouble is None
 
 
+@pytest.mark.slow
 def test_a_certificate_that_is_not_valid_yet_is_tried_again(
     ours: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

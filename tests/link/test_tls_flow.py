@@ -179,6 +179,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
 @on_both_loops
 async def test_a_large_write_leaves_no_large_buffer_behind(identity: TlsIdentity) -> None:
@@ -231,6 +232,7 @@ async def test_a_feed_that_all_have_in_common_is_booked_on_nobody(identity: TlsI
             client.abort(ConnectionLost("the test is over"))
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_a_deaf_peer_keeps_writers_waiting_and_is_cut_off(identity: TlsIdentity) -> None:
     async with NodeWithTls(identity, ROLE_SERVER, ROLE_CLIENT) as node:

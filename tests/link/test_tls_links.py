@@ -314,6 +314,7 @@ async def test_a_ca_that_is_taken_out_lets_its_certificates_in_no_more(
         await refused(node, TlsIdentity(trusts_both), CertificateRefused, "its CA is not among those")
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_strangers_and_silent_peers_are_cut_off(
     ours: Authority, *, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

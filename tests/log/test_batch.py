@@ -90,6 +90,7 @@ BATCHES = [PLAIN, EMPTY, WITH_REGISTERS, WITH_EVIDENCE, Batch.parse(PLAIN).witho
 NAMES = ["plain", "without bytes", "with registers", "with evidence", "reduced"]
 
 
+@pytest.mark.slow
 @given(
     transactions=given_transactions,
     first=ids,
@@ -203,6 +204,7 @@ def read_everything(batch: Batch) -> None:
     batch.without_data()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(which=st.sampled_from(BATCHES), changes=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6))
 def test_even_unchecked_a_damaged_batch_harms_nobody(which: bytes, changes: list[tuple[int, int]]) -> None:
@@ -265,6 +267,7 @@ def test_a_body_that_does_not_fit_its_own_checksum_is_never_told() -> None:
 # ------------------------------------------------------------------ reduced, and several
 
 
+@pytest.mark.slow
 @given(transactions=given_transactions, evidence=st.booleans())
 def test_a_reduced_batch_has_all_columns_and_no_bodies(transactions: list[Given], evidence: bool) -> None:
     whole = Batch.parse(

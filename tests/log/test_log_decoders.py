@@ -48,6 +48,7 @@ checkpoints = st.builds(Checkpoint, keys, uint32, int64, uint64, uint64, int64, 
 # ------------------------------------------------------------------ what was written is read
 
 
+@pytest.mark.slow
 @given(copy=copies, slot=slots)
 def test_promises_and_evidence_are_read_as_they_were_written(copy: PromiseSector, slot: Slot) -> None:
     assert len(copy.encode()) == len(slot.encode()) == SECTOR_BYTES

@@ -143,6 +143,7 @@ def test_what_is_remembered_survives_the_register(epoch: int, last: int, kept: l
     assert len(produced.pack()) <= 20 + 16 * IDS_KEPT, "bounded, however much was appended"
 
 
+@pytest.mark.slow
 @given(ids=st.lists(int64, min_size=1, max_size=IDS_KEPT), digest=uint64)
 def test_a_register_from_before_digests_answers_as_it_did(ids: list[int], digest: int) -> None:
     last = len(ids) - 1

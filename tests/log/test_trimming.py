@@ -207,6 +207,7 @@ async def test_another_segment_in_place_of_the_first_that_was_kept_is_damage(mac
         assert opened.slot.promises.may_have_lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_a_node_that_dies_at_any_call_of_a_trim_has_trimmed_or_not_and_lost_nothing(power_loss: bool) -> None:
     seen: set[int] = set()

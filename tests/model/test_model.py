@@ -8,6 +8,8 @@ from polonaise_proving.model.bounds import SMALL, TINY, ModelBounds
 from polonaise_proving.model.decisions import production
 from polonaise_proving.model.search import Search
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("bounds", TINY, ids=str)
 def test_every_promise_holds_in_every_state(bounds: ModelBounds) -> None:
@@ -15,7 +17,6 @@ def test_every_promise_holds_in_every_state(bounds: ModelBounds) -> None:
 
 
 @pytest.mark.exhaustive("polonaise.server.protocol", "polonaise.storage.protocol")  # of bounds
-@pytest.mark.slow
 @pytest.mark.parametrize("bounds", SMALL, ids=str)
 def test_every_promise_holds_in_every_state_further_on(bounds: ModelBounds) -> None:
     _explore(bounds)
@@ -27,7 +28,6 @@ def _explore(bounds: ModelBounds) -> None:
     assert result.complete
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
     [

@@ -12,6 +12,8 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise_proving.model.decisions import mutated_owner
 from polonaise_proving.model.owner import BOUNDS, QUICK, SHORT, OwnerBounds, OwnerExploration
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)
 def test_every_promise_holds_in_every_state(bounds: OwnerBounds) -> None:
@@ -21,7 +23,6 @@ def test_every_promise_holds_in_every_state(bounds: OwnerBounds) -> None:
 
 
 @pytest.mark.exhaustive("polonaise.server.protocol")  # of bounds
-@pytest.mark.slow
 @pytest.mark.parametrize("bounds", SHORT, ids=lambda bounds: bounds.name)
 def test_every_promise_holds_in_every_state_further_on(bounds: OwnerBounds) -> None:
     assert not OwnerExploration(PartitionOwner, bounds).run().broken
@@ -70,7 +71,6 @@ _MUTATIONS = (
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
 def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:
     changed = mutated_owner(mutation.module, mutation.old, mutation.new)

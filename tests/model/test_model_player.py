@@ -22,6 +22,7 @@ from polonaise_proving.model.player import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)
 def test_each_target_gets_each_entry_once_in_every_state(bounds: PlayerBounds) -> None:
     explored = PlayerExploration(PRODUCTION, bounds).run()

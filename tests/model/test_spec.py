@@ -40,12 +40,14 @@ def check_by_spin(directory: Path, defined: str, *options: str) -> Checked:
     return Checked(int(float(states)), error[1] if error else "")
 
 
+@pytest.mark.slow
 def test_every_promise_holds_in_every_state(tmp_path: Path) -> None:
     checked = check_by_spin(tmp_path, "MESSAGES=3 FAILURES=2")
     assert not checked.error
     assert checked.states > 10_000
 
 
+@pytest.mark.slow
 def test_everything_arrives_in_every_fair_run(tmp_path: Path) -> None:
     checked = check_by_spin(tmp_path, "MESSAGES=3 FAILURES=1 LIVENESS")
     assert not checked.error

@@ -53,6 +53,7 @@ async def fired(town: Town, *alerts: str, before: dict[str, Told | None] | None 
         pytest.fail(f"{sorted(firing)} fire, not {sorted(alerts)}")
 
 
+@pytest.mark.slow
 @in_an_application
 async def test_nothing_fires_while_all_is_well(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
@@ -62,6 +63,7 @@ async def test_nothing_fires_while_all_is_well(town: Town, log: Log) -> None:
     assert Prometheus().lasts(await scraped_town(town), before, for_s=3_600.0) == set()
 
 
+@pytest.mark.slow
 @fires("PolonaiseClockOff", "PolonaiseClocksDiffer")
 @in_an_application
 async def test_a_clock_that_is_off(town: Town, log: Log) -> None:
@@ -104,6 +106,7 @@ async def test_a_storage_node_that_is_gone(town: Town, log: Log) -> None:
     await fired(town)
 
 
+@pytest.mark.slow
 @fires("PolonaisePartitionsNotReady", "PolonaiseNodeNotReady", "PolonaisePartitionsGivenUp", "PolonaiseOverloaded")
 @in_an_application
 async def test_a_majority_of_the_storage_nodes_that_is_gone(town: Town, log: Log) -> None:
@@ -146,6 +149,7 @@ async def test_a_replica_that_lacks_more_and_more(town: Town, log: Log) -> None:
     town.cluster.storage[0].let_up()
 
 
+@pytest.mark.slow
 @fires("PolonaiseReplicaFallsBehind")
 @in_an_application(
     server=ServerSettings(
@@ -171,6 +175,7 @@ async def test_a_replica_that_is_copied_to_and_comes_no_nearer(town: Town, log: 
     appending.cancel()
 
 
+@pytest.mark.slow
 @fires("PolonaiseSessionFaults", "PolonaiseDiskFillsUp")
 @in_an_application
 async def test_disks_that_are_full(town: Town, log: Log) -> None:
@@ -184,6 +189,7 @@ async def test_disks_that_are_full(town: Town, log: Log) -> None:
         node.machine.disk.free()
 
 
+@pytest.mark.slow
 @fires("PolonaiseDiskFillsUp", "PolonaiseNodeDegraded")
 @in_an_application
 async def test_a_disk_that_is_full_before_anybody_writes_to_it(town: Town, log: Log) -> None:
@@ -207,6 +213,7 @@ async def test_disks_that_are_slow(town: Town, log: Log) -> None:
     await fired(town, "PolonaiseAppendsSlow", "PolonaiseSyncsSlow", before=before)
 
 
+@pytest.mark.slow
 @fires("PolonaiseDiskHangs")
 @in_an_application
 async def test_a_disk_that_hangs(town: Town, log: Log) -> None:
@@ -240,6 +247,7 @@ async def test_a_client_that_does_not_read(town: Town, log: Log) -> None:
     mount.next_id = before
 
 
+@pytest.mark.slow
 @fires("PolonaiseCoordinatorTrouble", "PolonaiseCoordinatorAway")
 @in_an_application
 async def test_a_coordinator_that_is_out_of_reach(town: Town, log: Log) -> None:
@@ -358,6 +366,7 @@ async def test_replicas_that_are_damaged(town: Town, log: Log) -> None:
     replica.unavailable = None
 
 
+@pytest.mark.slow
 @fires("PolonaiseScrubStopped")
 @in_an_application
 async def test_a_scrub_that_ends_no_round(town: Town, log: Log) -> None:
@@ -383,6 +392,7 @@ async def fired_two_days_later(town: Town) -> set[str]:
     return Prometheus().lasts({ONE: later})
 
 
+@pytest.mark.slow
 @fires("PolonaiseFragmentsUnreadable", "PolonaiseArchiveBehind", "PolonaiseArchiveLagUnknown")
 def test_an_archive_that_is_behind_and_a_store_that_is_away() -> None:
     async def story(town: ArchivedTown) -> None:
@@ -399,6 +409,7 @@ def test_an_archive_that_is_behind_and_a_store_that_is_away() -> None:
     ArchivedTown(archive_fragment_bytes=1_000, scrub_first_s=5.0, scrub_every_s=5.0, scrub_again_s=5.0).tell(story)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_long_before_the_scrub_looks_at_it() -> None:
     async def story(town: ArchivedTown) -> None:
         await town.append(b"first")

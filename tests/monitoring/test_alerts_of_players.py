@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polonaise.errors import fault
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.playerface import ObservedPlayer
@@ -50,6 +52,7 @@ async def active(nodes: NodesOfAPlayer, *targets: str, **code: Any) -> RunningNo
     return node
 
 
+@pytest.mark.slow
 @fires("PolonaiseTargetHindered", "PolonaiseTargetLags", "PolonaisePlayerSettingsRefused")
 async def test_a_target_that_refuses_and_settings_that_are_wrong(tmp_path: Path) -> None:
     refuses = [True]
@@ -107,6 +110,7 @@ async def test_a_player_that_does_not_reach_its_log(tmp_path: Path) -> None:
         await fired(node, "PolonaisePlayerNotActive", "PolonaiseNodeNotReady")
 
 
+@pytest.mark.slow
 @fires("PolonaiseTargetSlow", "PolonaiseTargetLagUnknown", "PolonaisePlayerLogTrouble")
 async def test_a_slow_target_and_a_partition_that_does_not_answer(tmp_path: Path) -> None:
     """Set where the player keeps it: both take minutes (`test_slow_targets`), or a cluster of processes."""

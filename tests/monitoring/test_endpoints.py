@@ -57,6 +57,7 @@ async def until_stored(address: str, count: int) -> dict[tuple[str, tuple[tuple[
     return await wait_until(look, f"{count} transactions are stored", every_s=0.05)
 
 
+@pytest.mark.slow
 async def test_an_append_shows_at_the_server_and_at_each_storage_node(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path, partitions=2) as cluster, cluster.connected() as log:
         await until_ready(cluster.server.http)
@@ -106,6 +107,7 @@ async def test_the_head_of_an_answer_comes_without_its_body(tmp_path: Path) -> N
             assert int(said.headers["content-length"]) > 0
 
 
+@pytest.mark.slow
 async def test_http_stays_plain_while_the_nodes_have_tls(tmp_path: Path) -> None:
     """A supervisor's probes and most scrapers have no certificate of the cluster's CA."""
     authority = Authority(tmp_path / "tls")
@@ -119,6 +121,7 @@ async def test_http_stays_plain_while_the_nodes_have_tls(tmp_path: Path) -> None
             assert b"HTTP/1" not in hello, "the node's own address takes TLS only, and answers nothing over HTTP"
 
 
+@pytest.mark.slow
 async def test_a_lost_storage_node_shows_in_health_and_metrics_as_log_health_tells_it(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path) as cluster, cluster.connected() as log:
         await until_ready(cluster.server.http)
@@ -155,6 +158,7 @@ async def test_a_lost_storage_node_shows_in_health_and_metrics_as_log_health_tel
         assert seen["polonaise_server_session_faults_total", ()] == 1
 
 
+@pytest.mark.slow
 async def test_without_a_quorum_a_server_is_not_ready_and_says_what_is_missing(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path) as cluster:
         await until_ready(cluster.server.http)
@@ -179,6 +183,7 @@ async def test_without_a_quorum_a_server_is_not_ready_and_says_what_is_missing(t
         assert seen["polonaise_partition_ready", (("partition", "0"),)] == 0
 
 
+@pytest.mark.slow
 async def test_a_storage_node_whose_directory_is_gone_is_not_ready(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path, storage=1) as cluster, cluster.connected() as log:
         await log.append(b"stored", partition=0)
@@ -197,6 +202,7 @@ async def test_a_storage_node_whose_directory_is_gone_is_not_ready(tmp_path: Pat
         assert (await scraped(node.http))["polonaise_storage_directory_gone", ()] == 1
 
 
+@pytest.mark.slow
 async def test_a_storage_node_whose_disk_is_full_is_degraded_and_ready_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

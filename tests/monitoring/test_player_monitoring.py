@@ -8,6 +8,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from polonaise.errors import fault
 from polonaise.node.monitoring.metriclist import METRICS
 from polonaise.node.monitoring.playerface import ObservedPlayer
@@ -116,6 +118,7 @@ async def test_a_target_that_refuses_lags_and_says_so(tmp_path: Path) -> None:
             assert (await http_get(address, "/health")).document["status"] == "ok"
 
 
+@pytest.mark.slow
 async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(tmp_path: Path) -> None:
     def decode(payload: bytes) -> str:
         if payload != b"0":
@@ -163,6 +166,7 @@ async def test_a_process_that_does_not_reach_the_log_is_not_ready_and_says_why(t
             assert "nobody is there" in (await http_get(address, "/health")).document["problems"]["player"][0]
 
 
+@pytest.mark.slow
 async def test_a_standby_without_answers_of_the_log_is_not_ready_and_an_active_one_tells_none_of_it(
     tmp_path: Path,
 ) -> None:

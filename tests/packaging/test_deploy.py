@@ -126,6 +126,7 @@ def test_the_settings_of_a_player_in_the_example_are_taken(tmp_path: Path) -> No
     assert plan.hand_over_s_max < float(patience) - 10, "systemd must not kill it while it hands over"
 
 
+@pytest.mark.slow
 def test_the_image_runs_commands_that_there_are() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert 'ENTRYPOINT ["polonaise"]' in text

@@ -15,6 +15,8 @@ from polonaise.pipelines import logaudit
 from polonaise.pipelines.logaudit import StorageCopy
 from rigs.tableviews import bank_log, more
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ def batches(draw: st.DrawFn) -> DeliveryBatch:
     return DeliveryBatch(draw(PARTITIONS), previous, [RoutedEntry(id, draw(payloads)) for id in ids])
 
 
+@pytest.mark.slow
 @given(st.lists(batches(), min_size=1, max_size=5))
 def test_batches_say_what_they_were_given(given: list[DeliveryBatch]) -> None:
     (message,) = batches_bytes(given)

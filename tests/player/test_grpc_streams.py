@@ -180,6 +180,7 @@ async def test_nothing_is_left_of_streams_that_are_closed_or_cancelled(
     assert target.ids == {}, "what is being applied when a stream ends is cancelled"
 
 
+@pytest.mark.slow
 async def test_threads_do_not_grow_with_streams(served: Serving) -> None:
     endpoint = GrpcEndpoint(served.place)
     for term in range(1, 6):
@@ -192,6 +193,7 @@ async def test_threads_do_not_grow_with_streams(served: Serving) -> None:
     assert len(os.listdir("/proc/self/task")) <= threads + 2
 
 
+@pytest.mark.slow
 async def test_a_connection_that_is_dead_is_noticed_by_both_sides(target: HeldTarget) -> None:
     async with Serving(target, keepalive_s=0.5) as serving, proxied(serving.place) as proxy:
         run = RunStream(GrpcEndpoint(proxy.address, keepalive_s=0.5), Fence(1, 1))
@@ -481,6 +483,7 @@ async def test_a_server_whose_closing_is_cancelled_is_closed_nevertheless(served
     assert "no connection" in await RunStream(GrpcEndpoint(served.place), Fence(1, 2)).ended()
 
 
+@pytest.mark.slow
 async def test_a_connection_on_which_nobody_opens_a_stream_is_closed_and_an_idle_stream_is_not(
     target: HeldTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

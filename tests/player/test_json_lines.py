@@ -621,6 +621,7 @@ async def accepts(target: JsonLinesTarget) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_a_disk_that_hangs_keeps_the_file_locked_and_lets_nobody_wait_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,6 +278,7 @@ async def refused(path: Path, put: Pair, why: str) -> None:
     assert Pair.at(path) == put
 
 
+@pytest.mark.slow
 async def test_lines_that_are_torn_at_any_byte_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)
@@ -335,6 +336,7 @@ def of_an_earlier_version(memory: bytes) -> bytes:
     return b"".join(b"%08x %s\n" % (crc32(text), text) for text in texts)
 
 
+@pytest.mark.slow
 async def test_files_of_an_earlier_version_are_read_and_what_lies_behind_them_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)
@@ -370,6 +372,7 @@ async def test_a_memory_that_is_torn_at_any_byte_counts_without_its_last_step(tm
             assert path.read_bytes() == after.lines
 
 
+@pytest.mark.slow
 async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_by_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     _, after = await a_step(path)

@@ -144,6 +144,7 @@ async def test_a_batch_above_the_limit_of_the_server_is_refused_with_its_size() 
         assert "takes 100000 at most" in stream.heard.reason
 
 
+@pytest.mark.slow
 async def test_either_side_notices_a_connection_that_is_dead_and_open() -> None:
     target = MemoryTarget()
     async with (
@@ -162,6 +163,7 @@ async def test_either_side_notices_a_connection_that_is_dead_and_open() -> None:
     assert target.applied == []
 
 
+@pytest.mark.slow
 async def test_a_target_that_is_busy_for_long_is_not_taken_for_dead() -> None:
     target = MemoryTarget()
     target.waits[0] = asyncio.Event()
@@ -286,6 +288,7 @@ async def test_a_batch_that_no_player_sends_is_refused_and_not_applied(message: 
     assert target.calls == 0
 
 
+@pytest.mark.slow
 async def test_a_player_that_opens_no_stream_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polonaise.player.linkserver._OPEN_S_MAX", 0.1)
     async with hosted() as host, serving(host, MemoryTarget()) as (server, address):

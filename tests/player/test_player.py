@@ -145,6 +145,7 @@ async def test_entries_go_on_where_they_stopped_when_a_player_begins_again(tmp_p
                 assert target.kept.epoch == number + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_entry_is_lost_or_doubled_by_faults_of_targets_and_players_that_are_replaced(
     tmp_path: Path, seed: int
@@ -176,6 +177,7 @@ async def test_no_entry_is_lost_or_doubled_by_faults_of_targets_and_players_that
             await player.close()
 
 
+@pytest.mark.slow
 async def test_a_target_that_hangs_keeps_no_other_waiting_and_is_caught_up(tmp_path: Path) -> None:
     written: dict[int, list[bytes]] = {}
     settings = PlayerSettings(queue_entries_max=50, progress_s_max=0.3, retry_s_min=0.01, join_transactions=20)
@@ -379,6 +381,7 @@ async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned
             await wait_until(lambda: why in player.health()["partitions"]["0"]["stopped"], "it is said")
 
 
+@pytest.mark.slow
 async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -464,6 +467,7 @@ async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Pat
         assert ours == []
 
 
+@pytest.mark.slow
 async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path: Path) -> None:
     settings = PlayerSettings(progress_s_max=0.1, retry_s_min=0.01, retry_s_max=0.02)
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
@@ -626,6 +630,7 @@ async def test_a_player_that_was_closed_first_does_not_start(tmp_path: Path) -> 
             await player.start()
 
 
+@pytest.mark.slow
 async def test_a_slow_target_comes_to_its_end_though_no_large_batch_does(tmp_path: Path) -> None:
     class Slow(ListTarget):
         async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
@@ -749,6 +754,7 @@ class Accounts(SqlDeliveryTarget):
             db.execute(BALANCES.insert(), {"account": account, "balance": amount})
 
 
+@pytest.mark.slow
 async def test_shards_in_sql_databases_hold_the_sums_of_the_log(tmp_path: Path) -> None:
     urls = {f"shard-{number}": f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(2)}
     shards = {name: Accounts(url) for name, url in urls.items()}

@@ -77,6 +77,7 @@ async def test_a_lease_that_is_lost_before_the_player_has_its_epoch_ends_the_tur
         assert node.node.candidacy.turns == 1
 
 
+@pytest.mark.slow
 async def test_settings_that_are_read_while_a_turn_begins_are_taken_up_when_it_has_begun(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         nodes.leases.epochs.clear()
@@ -93,6 +94,7 @@ async def test_settings_that_are_read_while_a_turn_begins_are_taken_up_when_it_h
         assert set(node.node.player.health()["targets"]) == {"a", "b"}
 
 
+@pytest.mark.slow
 async def test_a_process_that_was_replaced_by_another_player_pauses_for_as_long_as_a_lease(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         node = nodes.start(nodes.loaded(nodes.plan("a", lease_s=60.0)))
@@ -108,6 +110,7 @@ async def test_a_process_that_was_replaced_by_another_player_pauses_for_as_long_
             await other.close()
 
 
+@pytest.mark.slow
 async def test_what_can_not_be_routed_lets_another_process_try(tmp_path: Path) -> None:
     def older(tx: Transaction) -> dict[str, bytes]:
         raise ValueError("what is this")
@@ -147,6 +150,7 @@ async def test_a_process_that_hands_over_waits_for_what_is_in_flight(tmp_path: P
         assert nodes.lines("a") == ["1"], "it took nothing new"
 
 
+@pytest.mark.slow
 async def test_a_process_that_hands_over_does_not_wait_for_ever(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         going_on = asyncio.Event()
@@ -166,6 +170,7 @@ async def test_a_process_that_hands_over_does_not_wait_for_ever(tmp_path: Path) 
         await stopping
 
 
+@pytest.mark.slow
 async def test_a_log_that_is_away_is_waited_for_and_one_that_can_not_be_ends_the_process(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         nodes.unreachable = fault("servers_unavailable", "nobody is there")
@@ -196,6 +201,7 @@ async def test_a_standby_sees_at_once_that_the_log_lacks_a_partition(
             await wrong.task
 
 
+@pytest.mark.slow
 async def test_leases_that_can_not_be_had_now_are_asked_for_again(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         nodes.leases.refused = fault("servers_unavailable", "not now")

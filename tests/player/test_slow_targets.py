@@ -157,6 +157,7 @@ SLOW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.what)
 def test_a_target_that_applies_all_the_time_is_not_taken_for_one_that_hangs(slow: Slow) -> None:
     delivery = Delivery(slow.partitions, slow.writers, slow.cost_s, fifo=slow.fifo)
@@ -164,6 +165,7 @@ def test_a_target_that_applies_all_the_time_is_not_taken_for_one_that_hangs(slow
     assert (delivery.complete, delivery.closed) == (True, [])
 
 
+@pytest.mark.slow
 def test_a_partition_that_waits_for_its_turn_is_told_as_slow() -> None:
     delivery = Delivery(100, 1, 0.02, fifo=True)
     delivery.run(200.0)
@@ -191,6 +193,7 @@ def test_a_partition_that_hangs_is_noticed_while_a_slow_target_goes_on_with_the_
     assert closed[1].startswith("it hangs: it acknowledged nothing of partition 7 for ")
 
 
+@pytest.mark.slow
 def test_a_target_that_hangs_for_ever_is_tried_again_at_growing_intervals() -> None:
     delivery = Delivery(3, 3, 0.001)
     delivery.hanging.update(range(3))

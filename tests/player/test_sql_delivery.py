@@ -311,6 +311,7 @@ def waits_for_a_lock(url: str) -> bool:
         engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", [None, "REPEATABLE READ"])
 async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_ended(
     server_url: str, isolation: str | None

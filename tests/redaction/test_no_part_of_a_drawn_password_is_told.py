@@ -212,6 +212,7 @@ def test_a_password_with_a_question_mark_is_taken() -> None:
     assert database_url("postgresql+psycopg://bank@h/db?password=a@b").query["password"] == "a@b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [DATABASE, QUERY, STORE, SERVERS, "north=bank:{}@127.0.0.1:0", CALLS[-1][1]])
 @example("JJJZX://XZQZQ XZZQZ|")
 @example("QX***@ZJ K97@XZ")

@@ -375,6 +375,7 @@ async def test_a_coordinator_s_directory_that_is_not_there_is_named_without_a_se
     assert "user:***@no.such.host/coordinator" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> None:
     """It goes on, and says in its log why it waits."""
     command = ["server", "run", "--verbose", "--coordinator", f"file:{tmp_path}/c", "--until-stdin-ends"]

@@ -186,6 +186,7 @@ def _tells_text(value: ast.AST, known: set[str], declared: set[str]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncollected")
 def test_texts_are_cut_where_they_are_redacted_and_nowhere_else() -> None:
     paths = {path: str(path.relative_to(source)) for source in SOURCES for path in sorted(source.rglob("*.py"))}

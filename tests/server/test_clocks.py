@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from polonaise.client.log import Log
 from polonaise.node.condition import conditions_in, server_troubles
 from polonaise.node.monitoring import metriclist as metrics
@@ -104,6 +106,7 @@ async def test_a_storage_node_whose_clock_is_off_is_told_and_stops_nothing(town:
     assert abs(await off_s(town, log, b"after")) < NEAR_S
 
 
+@pytest.mark.slow
 @in_a_town(servers=1, server=ServerSettings(clock_off_s_max=1e9))
 async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_ends(town: Town) -> None:
     """As in a log whose owner had a clock that was ahead, before that was noticed."""
@@ -121,6 +124,7 @@ async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_end
     assert conditions_in(town.server.health())[0].troubles == []
 
 
+@pytest.mark.slow
 @in_an_application(servers=1)
 async def test_the_coordinators_clock_is_measured_by_renewals_and_told(town: Town, log: Log) -> None:
     """ZooKeeper dates what is written; nothing else tells its time."""
@@ -204,6 +208,7 @@ def with_servers(story: Callable[[Servers], Awaitable[None]], count: int) -> Non
     Servers(count).run(tell)
 
 
+@pytest.mark.slow
 @with_servers(count=3)
 async def test_what_it_owns_goes_to_the_others_and_comes_back_with_a_new_certificate(town: Servers) -> None:
     await town.append(b"before")
@@ -226,6 +231,7 @@ async def test_a_certificate_that_is_replaced_at_once_moves_nothing(town: Server
     assert town.generations() == before
 
 
+@pytest.mark.slow
 @with_servers(count=3)
 async def test_nothing_moves_when_all_have_expired_at_about_the_same_time(town: Servers) -> None:
     before = town.generations()
@@ -236,6 +242,7 @@ async def test_nothing_moves_when_all_have_expired_at_about_the_same_time(town: 
     assert town.generations() == before, "nor has anything moved meanwhile"
 
 
+@pytest.mark.slow
 @with_servers(count=2)
 async def test_nothing_is_given_to_a_server_that_owns_nothing_and_can_not_be_reached(town: Servers) -> None:
     held_down(town.cluster.servers[1])
@@ -248,6 +255,7 @@ async def test_nothing_is_given_to_a_server_that_owns_nothing_and_can_not_be_rea
     await town.all_served(0, 1)
 
 
+@pytest.mark.slow
 @with_servers(count=3)
 async def test_what_one_of_the_expired_was_given_by_need_goes_to_the_first_that_is_renewed(town: Servers) -> None:
     for number in range(3):

@@ -198,6 +198,7 @@ class Counting:
         return self.given
 
 
+@pytest.mark.slow
 async def test_clients_that_ask_for_ids_without_end_are_given_so_many_a_second_by_a_server() -> None:
     coordinator = Counting()
     told = answers(coordinator, unique_ids_per_s=20.0, coordinator_s_max=0.5)

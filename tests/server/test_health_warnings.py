@@ -38,6 +38,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "polonaise.server.serverhealth"]
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_quorum(
     town: Town, *, caplog: pytest.LogCaptureFixture

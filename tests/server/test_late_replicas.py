@@ -92,6 +92,7 @@ async def test_a_copy_that_a_session_needs_is_not_throttled(town: Town, log: Log
     assert asyncio.get_running_loop().time() - began_s < 20
 
 
+@pytest.mark.slow
 @in_an_application(server=slow(copy_bytes_per_s=50 * KB, warn_again_s=10.0))
 async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(town: Town, log: Log) -> None:
     away = await late_by(town, log, 50)
@@ -116,6 +117,7 @@ async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(tow
     assert samples.value(metrics.FALLING_BEHIND) == 0
 
 
+@pytest.mark.slow
 @in_an_application(server=slow(warn_again_s=10.0))
 async def test_a_replica_that_cant_be_copied_to_is_told_with_why_and_not_with_what_does_not_help(
     town: Town, log: Log

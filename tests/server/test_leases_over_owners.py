@@ -6,6 +6,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+import pytest
+
 from polonaise.client.lease import Lease
 from polonaise.client.log import Log
 from polonaise.client.workergroup import WorkerGroup
@@ -230,6 +232,7 @@ async def test_what_a_worker_has_not_saved_comes_again_when_it_is_killed_and_not
     assert crew.again() <= 2 * 3, "no more than one second of two partitions"
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS)
 async def test_a_worker_that_was_stopped_and_goes_on_handles_nothing_that_another_one_has(town: Town) -> None:
     crew = await two(town)
@@ -247,6 +250,7 @@ async def test_a_worker_that_was_stopped_and_goes_on_handles_nothing_that_anothe
     assert crew.again() == 0
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS)
 async def test_a_worker_that_is_cut_off_is_replaced_and_comes_back(town: Town) -> None:
     crew = await two(town)
@@ -303,6 +307,7 @@ async def test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_succe
     await town.application("another", look)
 
 
+@pytest.mark.slow
 @in_a_town(partitions=PARTITIONS)
 async def test_workers_that_come_and_go_all_the_time_pass_over_nothing(town: Town) -> None:
     crew = Crew(town)

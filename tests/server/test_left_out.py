@@ -203,6 +203,7 @@ async def test_full_disks_are_blamed_by_name_for_a_partition_that_is_given_up(to
     task.cancel()
 
 
+@pytest.mark.slow
 @in_a_town(servers=2)
 async def test_what_another_server_serves_again_is_not_told_as_given_up(town: Town) -> None:
     await town.append(b"1")

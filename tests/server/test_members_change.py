@@ -104,6 +104,7 @@ async def test_a_copy_moves_to_an_added_node_while_appends_go_on(town: Town) -> 
     assert lines[2:] == [f"0: the copy on {first} has been moved to {new} already"], "again: nothing is left to do"
 
 
+@pytest.mark.slow
 @in_a_town(spares=1, partitions=3)
 async def test_a_drained_node_gives_up_all_copies_and_then_may_be_removed(town: Town) -> None:
     lines: list[str] = []
@@ -138,6 +139,7 @@ async def cleaned(town: Town, name: str) -> list[Cleaned]:
     return sorted(seen, key=lambda each: each.partition)
 
 
+@pytest.mark.slow
 @in_a_town(spares=1, partitions=2)
 async def test_a_node_is_cleaned_of_copies_that_it_gave_up_and_of_no_others(town: Town) -> None:
     old, new = town.name(0), town.name(3)
@@ -209,6 +211,7 @@ async def test_a_dead_node_is_drained(town: Town) -> None:
     assert members(town) == [town.name(n) for n in (0, 1, 3)]
 
 
+@pytest.mark.slow
 @in_a_town(spares=1)
 async def test_a_node_is_drained_whose_partition_lacks_a_copy(town: Town) -> None:
     async with Appending(town):
@@ -218,6 +221,7 @@ async def test_a_node_is_drained_whose_partition_lacks_a_copy(town: Town) -> Non
     assert sorted(members(town)) == [town.name(n) for n in (1, 2, 3)]
 
 
+@pytest.mark.slow
 @in_a_town(spares=1)
 async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_be_repeated(town: Town) -> None:
     lines: list[str] = []
@@ -234,6 +238,7 @@ async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_
     assert members(town) == [town.name(n) for n in (1, 2, 3)]
 
 
+@pytest.mark.slow
 @in_a_town(spares=2)
 async def test_of_two_operators_the_second_is_refused_while_a_change_is_pending_and_it_can_be_cancelled(
     town: Town,
@@ -321,6 +326,7 @@ async def test_a_change_whose_answer_was_lost_is_read_again_and_begun(town: Town
         await wait_until(lambda: len(members(town)) == 4)
 
 
+@pytest.mark.slow
 @in_a_town(spares=1, partitions=4)
 async def test_balancing_gives_an_added_node_its_share(town: Town) -> None:
     lines: list[str] = []
@@ -333,6 +339,7 @@ async def test_balancing_gives_an_added_node_its_share(town: Town) -> None:
         assert await moved(town, lambda moves: moves.balance(), lines) == []
 
 
+@pytest.mark.slow
 @in_a_town(spares=1)
 async def test_an_answer_of_the_coordinator_that_nobody_foresaw_ends_no_server(town: Town) -> None:
     await added(town, 3)

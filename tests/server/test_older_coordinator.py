@@ -83,6 +83,7 @@ async def older_state(town: Town) -> list[bytes]:
     return wrong
 
 
+@pytest.mark.slow
 def test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start() -> None:
     assert Town(1).run(older_state) == []
 
@@ -302,6 +303,7 @@ async def went_back_by_a_version(town: Town, *, key: str) -> tuple[bool, str]:
     return changed, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["unique-id", "assignment", "description"])
 def test_servers_change_nothing_in_an_older_coordinator_and_say_so_until_the_latest_state_is_back(key: str) -> None:
     changed, words = Town(1, servers=2, notes_s=1).run(lambda town: went_back_by_a_version(town, key=key))
@@ -374,5 +376,6 @@ async def older_state_for_one_that_was_stopped(town: Town) -> list[str]:
     return moved
 
 
+@pytest.mark.slow
 def test_a_server_whose_replicas_prove_an_older_state_moves_nothing_there() -> None:
     assert Town(1, partitions=2, servers=2, leases=True).run(older_state_for_one_that_was_stopped) == []

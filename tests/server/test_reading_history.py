@@ -340,6 +340,7 @@ async def refused(log: Log, town: ArchivedTown, error: type[Exception]) -> list[
     return troubles(town)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scrub_bytes_per_s", [2**21, 0])
 def test_a_damaged_fragment_that_a_reader_met_is_told_at_once_and_until_it_is_put_back(scrub_bytes_per_s: int) -> None:
     async def story(town: ArchivedTown) -> None:
@@ -368,6 +369,7 @@ def test_a_damaged_fragment_that_a_reader_met_is_told_at_once_and_until_it_is_pu
     ArchivedTown(**SELDOM, scrub_bytes_per_s=scrub_bytes_per_s).tell(story)
 
 
+@pytest.mark.slow
 def test_a_fragment_that_was_cut_and_put_back_is_told_no_more_though_nobody_reads_it() -> None:
     async def story(town: ArchivedTown) -> None:
         name, raw = await trimmed_archive(town)
@@ -406,6 +408,7 @@ def test_ids_that_a_reader_missed_are_told_at_once_and_until_they_are_back() -> 
     ArchivedTown(**SELDOM).tell(story)
 
 
+@pytest.mark.slow
 def test_fragments_that_contradict_each_other_are_told_until_the_read_that_was_refused_succeeds() -> None:
     async def story(town: ArchivedTown) -> None:
         name, raw = await trimmed_archive(town)

@@ -109,6 +109,7 @@ async def test_what_the_operator_gives_up_is_gone_and_recorded(town: Town) -> No
     assert (id, told["given_up"]) == (1, [1, 2])
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_a_lost_replica_that_comes_back_with_more_is_cut_and_not_believed(town: Town) -> None:
     await town.append(b"1", b"2", b"3", b"4")
@@ -149,6 +150,7 @@ async def test_the_record_is_there_after_a_crash_between_the_cut_and_the_record(
     assert await town.log() == [b"1", b"2", b"4"]
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_a_second_reset_names_the_first_whose_record_it_gives_up(town: Town) -> None:
     await lost_majority(town)
@@ -241,6 +243,7 @@ async def test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_i
     assert (await reset(town, 3)).carried_out
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_storage_nodes_of_an_earlier_version_are_sent_nothing_that_they_do_not_know(town: Town) -> None:
     """An operator's connection, or even the one of a server for all its partitions, would end by that."""
@@ -262,6 +265,7 @@ async def test_storage_nodes_of_an_earlier_version_are_sent_nothing_that_they_do
     assert (await reset(town, 2)).carried_out
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_a_reset_that_is_not_carried_out_says_what_it_waits_for_and_promises_nothing(town: Town) -> None:
     await append_at_once(town, b"0", b"1", b"2")
@@ -272,6 +276,7 @@ async def test_a_reset_that_is_not_carried_out_says_what_it_waits_for_and_promis
     assert (await reset(town, 2)).carried_out, "another decision replaces it"
 
 
+@pytest.mark.slow
 def test_fragments_above_a_reset_are_to_be_moved_first_and_the_wait_says_so() -> None:
     async def story(town: ArchivedTown) -> None:
         await town.append(b"0")
@@ -409,6 +414,7 @@ async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_
     assert await town.log() == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 @in_a_town
 async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(town: Town) -> None:
     await lost_majority(town)
@@ -438,6 +444,7 @@ async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(
     assert (id, told["given_up"]) == (1, [1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [False, True])
 @pytest.mark.parametrize("after", [1, 4])
 def test_the_source_of_a_reset_that_is_withdrawn_knows_no_more_than_an_earlier_reset_has_left(

@@ -134,6 +134,7 @@ def in_a_trimmed_town(fragments: int = 1, before: int = 20) -> Callable[[Story],
     return decorate
 
 
+@pytest.mark.slow
 @in_a_trimmed_town()
 async def test_a_reset_within_a_fragment_says_how_to_cut_it_and_cuts_nothing_before(town: TrimmedTown) -> None:
     with pytest.raises(
@@ -149,6 +150,7 @@ async def test_a_reset_within_a_fragment_says_how_to_cut_it_and_cuts_nothing_bef
     await town.goes_on(27)
 
 
+@pytest.mark.slow
 @in_a_trimmed_town(fragments=3, before=12)
 async def test_fragments_that_lie_wholly_above_a_reset_are_moved_aside(town: TrimmedTown) -> None:
     before = town.store.fragments()
@@ -159,6 +161,7 @@ async def test_fragments_that_lie_wholly_above_a_reset_are_moved_aside(town: Tri
     await town.goes_on(19)
 
 
+@pytest.mark.slow
 @in_a_trimmed_town()
 async def test_a_copy_is_not_cut_for_a_reset_before_the_others_can_be_filled(town: TrimmedTown) -> None:
     moved = await town.moved_out(27)  # as an operator does who takes them for given up
@@ -175,6 +178,7 @@ async def test_a_copy_is_not_cut_for_a_reset_before_the_others_can_be_filled(tow
     await town.goes_on(29)
 
 
+@pytest.mark.slow
 @in_a_trimmed_town()
 async def test_a_copy_that_an_earlier_version_has_cut_too_early_opens_with_the_fragment_cut(town: TrimmedTown) -> None:
     moved = await town.moved_out(27)
@@ -194,6 +198,7 @@ async def test_a_copy_that_an_earlier_version_has_cut_too_early_opens_with_the_f
     await town.goes_on(27)
 
 
+@pytest.mark.slow
 @in_a_trimmed_town()
 async def test_a_reset_waits_for_a_store_that_is_away_and_cuts_nothing(town: TrimmedTown) -> None:
     await town.cut(27)
@@ -212,6 +217,7 @@ async def test_an_empty_log_needs_no_fragments(town: TrimmedTown) -> None:
     await town.goes_on(-1)
 
 
+@pytest.mark.slow
 def test_a_copy_that_has_trimmed_what_a_missed_reset_has_left_of_it_is_filled_from_its_beginning() -> None:
     async def story(town: Any) -> None:
         await town.append(*BODIES)
@@ -238,6 +244,7 @@ def test_a_copy_that_has_trimmed_what_a_missed_reset_has_left_of_it_is_filled_fr
     TrimmedTown().run(story)
 
 
+@pytest.mark.slow
 @in_a_trimmed_town()
 async def test_the_last_question_that_the_deadline_cuts_short_does_not_hide_what_keeps_a_reset(
     town: TrimmedTown,

@@ -327,6 +327,7 @@ async def test_the_other_server_takes_over_from_one_that_is_cut_off_and_no_appen
     assert both == [], "it owned nothing any more when the other began"
 
 
+@pytest.mark.slow
 @in_a_leased_pair
 async def test_appends_in_flight_are_committed_once_when_the_only_server_was_cut_off(leased: Leased) -> None:
     await leased.start()

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
@@ -112,6 +114,7 @@ class Pair:
 in_a_pair = runs_tests_in(Pair)
 
 
+@pytest.mark.slow
 @in_a_pair
 async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_append_fails(pair: Pair) -> None:
     await pair.start()
@@ -123,6 +126,7 @@ async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_app
         assert pair.owned(pair.first) == PARTITIONS / 2
 
 
+@pytest.mark.slow
 @in_a_pair
 async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_append_fails(pair: Pair) -> None:
     await pair.start_both()
@@ -136,6 +140,7 @@ async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_appe
         await asyncio.sleep(3)
 
 
+@pytest.mark.slow
 @in_a_pair
 async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out_and_no_append_fails(
     pair: Pair,
@@ -191,6 +196,7 @@ async def test_what_one_of_three_owned_is_assigned_once_when_it_dies(trio: Trio)
     assert trio.assignment().version - before <= 2, "the others do not undo what one of them did"
 
 
+@pytest.mark.slow
 @in_a_trio
 async def test_one_of_three_that_hangs_is_given_its_share_again_only_when_it_has_settled(trio: Trio) -> None:
     await trio.start()

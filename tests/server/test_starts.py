@@ -144,6 +144,7 @@ async def test_who_is_cancelled_leaves_its_turn_and_its_place(starts: Starts) ->
     second.cancel()
 
 
+@pytest.mark.slow
 def test_a_server_starts_some_at_a_time_those_in_use_first_and_tells_those_at_rest_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_server_starts_some_at_a_time_those_in_use_first_and_tells_those_at_re
     Town(1, partitions=partitions, server=ServerSettings(session_starts_max=at_once)).run(story)
 
 
+@pytest.mark.slow
 def test_while_a_storage_node_is_away_nobody_looks_for_it_and_when_it_is_back_some_at_a_time_bring_it_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

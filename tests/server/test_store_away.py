@@ -109,6 +109,7 @@ def back(store: SimulatedStore) -> None:
     store.put_now(MARK, mark_of(CLUSTER_KEY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [away, unmounted, anothers])
 @with_two_ways
 async def test_a_server_that_starts_without_its_store_is_given_nothing_until_it_is_back(
@@ -148,6 +149,7 @@ async def test_what_a_server_took_over_and_cant_start_goes_to_the_next_that_can(
     await town.all_served(0, 1)
 
 
+@pytest.mark.slow
 @with_two_ways
 async def test_where_the_store_is_away_for_all_nothing_moves(town: TwoWays) -> None:
     for store in town.stores:
@@ -246,6 +248,7 @@ HALF = b"half".ljust(1_000)
 """Two of these, with what lies around them in the log, fill a fragment; one does not."""
 
 
+@pytest.mark.slow
 def test_a_fragment_that_is_not_archived_is_told_with_the_time_since_when_it_is_full() -> None:
     async def story(town: ArchivedTown) -> None:
         await town.append(HALF)
@@ -324,6 +327,7 @@ def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_a
     ArchivedTown().tell(story)
 
 
+@pytest.mark.slow
 def test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are() -> None:
     async def story(town: ArchivedTown) -> None:
         await town.append(*(b"%d" % number * 200_000 for number in range(9)))

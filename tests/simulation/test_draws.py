@@ -70,6 +70,7 @@ def test_no_seed_that_is_kept_has_a_later_action() -> None:
     assert {name: seeds for name, seeds in wrong.items() if seeds} == {}, "end its name with another number"
 
 
+@pytest.mark.slow
 def test_a_seed_with_one_action_alone_has_no_other() -> None:
     for name in action_names():
         of = Schedule(3, only=name).nemesis  # without an object store

@@ -83,6 +83,7 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
     assert f"FAILED {name}" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_tests_that_find_mutations_stand_where_they_are_named() -> None:
     """A test that was moved would be missed only by the long runs."""
     names = sorted({each.test for each in MUTATIONS.values() if each.test is not None})
@@ -120,6 +121,7 @@ def test_a_process_without_the_mutation_that_it_was_to_have_does_not_run(monkeyp
     assert "there is no mutation 'none'" in done.stderr
 
 
+@pytest.mark.slow
 def test_every_mutation_applies() -> None:
     source = (
         "from polonaise_proving.mutations import known; import importlib, sys\n"

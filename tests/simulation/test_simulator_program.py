@@ -68,6 +68,7 @@ def mutated(module: str, old: str, *arguments: str) -> subprocess.CompletedProce
     return run_python("-c", source, "--mutation", "x", *arguments, within_s=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [("--seeds", "2", "--start", "9"), ("--trace", "9")], ids=" ".join)
 def test_a_run_that_never_loads_what_a_mutation_changes_says_so_and_counts_for_nothing(which: tuple[str, ...]) -> None:
     done = mutated("polonaise.views.sql", "class", *which)
@@ -93,6 +94,7 @@ def test_a_reader_who_has_seen_enough_ends_a_listing() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_what_was_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise_proving.stages.simulated import Configuration, DiskConfiguration, NetworkConfiguration, World
@@ -111,6 +113,7 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another_one() -> 
     assert first.trace.fingerprint != other.trace.fingerprint
 
 
+@pytest.mark.slow
 def test_the_history_does_not_depend_on_the_hash_seed_of_python() -> None:
     def fingerprints(hash_seed: str) -> str:
         environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[1])}

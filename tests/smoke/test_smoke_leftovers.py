@@ -237,6 +237,7 @@ def test_a_server_that_is_cut_off_from_all_storage_nodes_reaches_all_others(monk
     }
 
 
+@pytest.mark.slow
 def test_a_host_that_loses_packets_passes_all_on_again_once_that_is_over(tmp_path: Path) -> None:
     carried_out = tmp_path / "said"
     loss = PacketLoss(

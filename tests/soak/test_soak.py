@@ -55,12 +55,14 @@ def undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SoakCampaign
     return SoakCampaign(tmp_path, minutes=0.005)
 
 
+@pytest.mark.slow
 async def test_a_campaign_that_has_killed_all_that_it_had_to_waits_for_the_rest(undisturbed: SoakCampaign) -> None:
     seconds: list[float] = []
     await undisturbed.run(seconds.append)
     assert len(seconds) < 5, "a task that has ended is not waited for again and again, for the time of a processor"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["_restart_clients", "_stop_storage", "_sample"])
 async def test_what_crashes_at_the_end_of_a_campaign_ends_it(
     undisturbed: SoakCampaign, monkeypatch: pytest.MonkeyPatch, name: str

@@ -162,6 +162,7 @@ def test_kafkas_columns_have_kafkas_names(log: Filled) -> None:
 # ------------------------------------------------------------------ how it is divided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"minPartitions": 7}, {"maxBytesPerSplit": "1k"}, {"maxBytesPerSplit": 1}])
 @pytest.mark.parametrize("cold", [False, True])
 def test_splits_divide_what_is_read_and_change_nothing_of_it(log: Filled, options: Any, cold: bool) -> None:
@@ -323,6 +324,7 @@ def test_a_time_that_may_lie_in_a_hole_is_refused_or_read_around(log: Filled, tm
     assert found == [(0, id) for id in range(later, 200)], "this time is not in the hole"
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_refused_with_the_fragments_name(log: Filled, tmp_path: Path) -> None:
     store = copied(log, tmp_path)
     path = sorted(store.rglob("*.parquet"))[2]
@@ -348,6 +350,7 @@ def test_a_fragment_of_another_cluster_is_refused_before_a_job_starts(log: Fille
             batch_reader(log.address, fragments=other.store).partitions()
 
 
+@pytest.mark.slow
 def test_a_fragment_of_another_cluster_among_others_is_refused_by_its_task(log: Filled, tmp_path: Path) -> None:
     store = copied(log, tmp_path / "mixed")
     with filled(tmp_path, 400) as other:

@@ -118,6 +118,7 @@ def test_a_log_and_fragments_of_another_life_of_it_are_not_read_together(put_bac
             query.read(NO_SESSION, put_back.address, where=where, fragments=put_back.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [COMMON, COMMON + 5, FIRST - 1])
 def test_fragments_that_reach_above_the_end_of_the_log_are_refused(lives: Lives, end: int) -> None:
     lives.put_back(end)
@@ -127,6 +128,7 @@ def test_fragments_that_reach_above_the_end_of_the_log_are_refused(lives: Lives,
             lives.read()
 
 
+@pytest.mark.slow
 def test_fragments_that_end_where_the_log_does_are_compared_with_its_last_batch(lives: Lives) -> None:
     assert lives.read() == {b"both": COMMON, b"first": FIRST - COMMON}
     lives.put_back(FIRST)
@@ -145,6 +147,7 @@ def test_a_stream_ends_where_it_would_read_of_the_other_life(put_back: Lives) ->
         stream.partitions(end, stream.latestOffset(end, ReadMaxRows(10)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reached", [COMMON + 5, FIRST, FIRST + 5])
 def test_a_stream_that_has_read_of_the_other_life_does_not_go_on_in_the_log(lives: Lives, reached: int) -> None:
     """The log is put back under a stream that read the fragments while they were of it, and perhaps beyond them."""
@@ -160,6 +163,7 @@ def test_a_stream_that_has_read_of_the_other_life_does_not_go_on_in_the_log(live
         stream.partitions(end, stream.latestOffset(end, ALL))
 
 
+@pytest.mark.slow
 def test_a_stream_compares_what_its_micro_batches_read_now_and_then(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:

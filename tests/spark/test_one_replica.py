@@ -157,6 +157,7 @@ def test_one_partitions_directory_is_read_as_well(storage: Path, tmp_path: Path)
     assert [(row["partition"], row["standing"]) for row in found] == [(1, "unproved")] * 18
 
 
+@pytest.mark.slow
 def test_a_running_node_is_read_beside_and_what_it_writes_meanwhile_is_left(tmp_path: Path) -> None:
     with filled(tmp_path, 40, 3) as log:
         storage = tmp_path / "log" / "storage-0"

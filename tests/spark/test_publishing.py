@@ -51,6 +51,7 @@ def test_each_row_is_there_once_whatever_one_thing_goes_wrong(scenario: Scenario
     assert check_all(scenario, 1) > 40
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=40)
 def test_each_row_is_there_once_whatever_goes_wrong(data: st.DataObject) -> None:

@@ -54,6 +54,7 @@ def rows_of(plan: Plan, objects: dict[str, bytes]) -> list[list[bytes]]:
 BODIES = st.lists(st.binary(max_size=12), max_size=20)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.integers(0, 2), BODIES, max_size=3), max_size=4), st.booleans())
 def test_plans_hold_each_row_once_in_the_order_of_tasks_in_groups_within_bounds(
     tasks: list[dict[int, list[bytes]]], inline: bool

@@ -138,6 +138,7 @@ def test_jobs_of_pipelines_refuse_it(lives: Lives) -> None:
             view.marks()
 
 
+@pytest.mark.slow
 def test_beside_a_log_it_is_refused_as_well(tmp_path: Path) -> None:
     """The log knows which life goes on, but a task reads the fragment, whatever the log has."""
     with filled(tmp_path, 100) as log:

@@ -504,6 +504,7 @@ class Life:
         self.joined_on = None
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(dialogue=st.lists(steps, max_size=40))
 def test_no_dialogue_breaks_a_promise(dialogue: list[tuple[Any, ...]]) -> None:
@@ -512,6 +513,7 @@ def test_no_dialogue_breaks_a_promise(dialogue: list[tuple[Any, ...]]) -> None:
         life.hear(step)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(dialogue=st.lists(steps, max_size=15), data=st.data())
 def test_whatever_was_said_the_next_session_can_make_the_copy_clean(

@@ -39,6 +39,7 @@ def assert_holds(log: Log, kept: dict[str, Any], more: list[bytes]) -> None:
         assert {key: registers.get(key) for key in kept_registers} == kept_registers
 
 
+@pytest.mark.slow
 def test_an_embedded_log_reads_as_it_was_written_is_appended_to_and_opened_again(version: str, tmp_path: Path) -> None:
     kept = keptlog.unpack(version, tmp_path)["embedded"]
     address = f"embedded:{tmp_path / 'embedded'}"
@@ -77,6 +78,7 @@ def test_what_was_archived_is_whole_and_makes_the_log_again(version: str, tmp_pa
         assert_holds(log, kept, [])
 
 
+@pytest.mark.slow
 def test_a_restored_log_is_archived_into_the_store_of_that_version(version: str, tmp_path: Path, shell: Shell) -> None:
     keptlog.unpack(version, tmp_path)
     store, directory = tmp_path / "fragments", tmp_path / "restored"

@@ -168,6 +168,7 @@ async def fill(view: Bank, partition: int, count: int) -> None:
         assert await view.apply_run(run) == count - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [EVERYTHING, EVERYTHING[:3]], ids=["all", "all but the partitions"])
 async def test_partitions_that_find_rows_of_others_after_all_was_emptied_begin_anew_too(
     url: str, views: Callable[..., Any], names: tuple[str, ...]

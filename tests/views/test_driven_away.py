@@ -156,6 +156,7 @@ async def test_a_view_that_others_keep_waiting_for_long_says_so_before_all_tries
 LIMITS = ["statement_timeout", "idle_in_transaction_session_timeout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_a_run_that_takes_too_long_for_the_database_is_applied_in_parts(postgresql_url: str, limit: str) -> None:
     def be_slow(transactions: Sequence[Transaction], db: Connection) -> None:
@@ -194,6 +195,7 @@ def lose(db: Connection) -> None:
     raise DBAPIError("INSERT", None, error, connection_invalidated=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str, fenced: bool) -> None:
     def lose_at_seven(transactions: Sequence[Transaction], db: Connection) -> None:

@@ -14,6 +14,8 @@ from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
 from rigs.databases import execute, small_packets_of
 from rigs.waiting import block_for
 
+pytestmark = pytest.mark.slow
+
 BODIES = Shape("bodies", (Field("id", "bigint"), Field("data", "string")), ("id",), {"data": "max"})
 LOG = "aa" * 16
 
@@ -46,7 +48,6 @@ def ids(url: str) -> list[int]:
         return sorted(row[0] for part in parts for row in part)
 
 
-@pytest.mark.slow
 def test_rows_that_are_too_large_for_one_statement_are_written_by_several(small_packets: str) -> None:
     with opened(small_packets) as table:
         assert table.merge(bodies(*[60_000] * 20), {}, {0: 19}, letters(*[60_000] * 20))
@@ -56,7 +57,6 @@ def test_rows_that_are_too_large_for_one_statement_are_written_by_several(small_
         assert (ids(small_packets), table.marks()) == (list(range(20)), {0: 19})
 
 
-@pytest.mark.slow
 def test_a_row_that_is_too_large_is_named_and_nothing_is_changed(small_packets: str) -> None:
     with opened(small_packets) as table:
         assert table.merge(bodies(1), {}, {0: 0})
@@ -69,7 +69,6 @@ def test_a_row_that_is_too_large_is_named_and_nothing_is_changed(small_packets: 
         assert table.merge(bodies(1, first=9), {0: 0}, {0: 5}), "and it goes on"
 
 
-@pytest.mark.slow
 def test_rows_that_take_too_long_for_one_statement_are_written_by_several(mariadb_url: str) -> None:
     with opened(mariadb_url) as table, limited(mariadb_url, "max_statement_time", 0.5):
         slow = "CREATE TRIGGER slow BEFORE INSERT ON bodies FOR EACH ROW SET @waited = (SELECT SLEEP(0.05))"
@@ -89,7 +88,6 @@ def slow_to_come(rows: Chunks, seconds: float) -> Chunks:
     return chunks
 
 
-@pytest.mark.slow
 def test_rows_that_are_slow_to_come_do_not_let_mariadb_end_the_transaction(mariadb_url: str) -> None:
     with opened(mariadb_url) as table, limited(mariadb_url, "idle_transaction_timeout", 1):
         table._writer.close()

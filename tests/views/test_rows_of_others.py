@@ -65,6 +65,7 @@ async def applied_singly(view: Bank, under_an_epoch: bool) -> None:
         await view.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("under_an_epoch", [False, True], ids=["a view", "a worker's view"])
 async def test_a_row_that_another_transaction_was_quicker_to_insert_is_updated(
     server_url: str, under_an_epoch: bool
@@ -96,6 +97,7 @@ class Entries(SqlDeliveryTarget):
         overtaken(db, self.address, self.times, entry.id)
 
 
+@pytest.mark.slow
 async def test_an_entry_is_not_refused_for_a_row_that_another_transaction_was_quicker_to_insert(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ async def test_what_somebody_else_has_applied_is_skipped(url: str, views: Callab
     check_fold(url, {0: 10})
 
 
+@pytest.mark.slow
 async def test_two_that_apply_the_same_at_once_apply_it_once(url: str, views: Callable[..., Bank]) -> None:
     both = [views(url), views(url)]
     await asyncio.gather(*(view.high_water_mark(0) for view in both))
@@ -552,6 +553,7 @@ async def test_views_share_a_database_with_marks_of_their_own(url: str, views: C
     assert counted(url, Other.seen) == 2
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_sqlalchemy_until_it_is_used() -> None:
     program = "import sys, polonaise, polonaise.client.log; assert 'sqlalchemy' not in sys.modules; polonaise.SqlView"
     output_of(run_python("-c", program))

@@ -159,6 +159,7 @@ async def test_a_database_whose_journal_was_taken_away_is_used_no_more_by_this_p
         check_in_another_process(url, 3)
 
 
+@pytest.mark.slow
 async def test_a_journal_that_is_put_back_is_used_on(file: Path, made_of: MakeEngine) -> None:
     url = f"sqlite:///{file}"
     view = Bank(made_of(url))

@@ -86,6 +86,7 @@ def make_own(url: str, name: str, columns: str) -> None:
     execute(url, statement.replace("`", '"') if "postgresql" in url else statement)
 
 
+@pytest.mark.slow
 async def test_a_table_of_marks_or_epochs_that_is_of_another_shape_is_named_with_what_is_wrong(url: str) -> None:
     unfit = [*OWN_UNFIT, *(OWN_NARROW if "sqlite" not in url else []), *(OWN_OF_MARIADB if "mariadb" in url else [])]
     for name, columns, words in unfit:

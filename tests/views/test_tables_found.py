@@ -194,6 +194,7 @@ def test_rows_whose_definition_alone_is_gone_are_replaced_by_a_rebuild(url: str)
     assert rows(url) == [(1, 6)]
 
 
+@pytest.mark.slow
 def test_rows_that_another_process_commits_while_they_are_looked_for_are_the_view_s(postgresql_url: str) -> None:
     with engine_at(postgresql_url, isolation_level="READ COMMITTED") as engine, prepared(postgresql_url) as quicker:
 
@@ -247,6 +248,7 @@ KEYS_OF = {
 }
 
 
+@pytest.mark.slow
 def test_a_table_is_taken_only_if_rows_of_the_same_key_and_no_others_become_one_there(url: str) -> None:
     kind = make_url(url).get_backend_name()
     fields = (Field("a", "string"), Field("b", "string"), Field("x", "bigint"))

@@ -306,6 +306,7 @@ class CrossingBank(Bank):
                 self._met.wait(60)
 
 
+@pytest.mark.slow
 async def test_partitions_whose_deadlock_is_caught_do_not_run_into_each_other_again(server_url: str) -> None:
     open_accounts(server_url, partitions=2)
     view = CrossingBank(server_url)

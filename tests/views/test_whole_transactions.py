@@ -110,12 +110,14 @@ async def applied_over_a_deadlock(url: str, *, nested: bool = False) -> int:
     return view.caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, True], ids=["outright", "around begin_nested"])
 async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str, nested: bool) -> None:
     assert await applied_over_a_deadlock(server_url, nested=nested) == 1
     check_fold(server_url, {0: 2})
 
 
+@pytest.mark.slow
 async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instead_of_it(server_url: str) -> None:
     open_accounts(server_url)
     with deadlock_with(server_url) as fall:
@@ -137,6 +139,7 @@ async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instea
     check_fold(server_url, {0: 2})
 
 
+@pytest.mark.slow
 async def test_an_error_that_apply_caught_in_postgresql_is_raised_at_the_end(postgresql_url: str) -> None:
     """PostgreSQL has failed the transaction by then, and answers COMMIT by rolling it back, without an error."""
 
@@ -311,6 +314,7 @@ async def test_a_stored_procedure_that_commits_stops_the_partition(mariadb_url: 
         await view.close()
 
 
+@pytest.mark.slow
 async def test_a_stored_procedure_that_would_commit_on_postgresql_is_refused_by_it(postgresql_url: str) -> None:
     open_accounts(postgresql_url)
     make_procedure(postgresql_url, "settle", "COMMIT")
@@ -346,6 +350,7 @@ asyncio.run(Sly(sys.argv[1]).apply_run(transactions(4)))
 """
 
 
+@pytest.mark.slow
 async def test_the_next_process_sees_what_one_that_died_had_committed_unseen(server_url: str) -> None:
     """Nobody was left to notice: what was committed itself must tell, or it is applied a second time."""
     await dies_after_its_commit(server_url, "statement")
@@ -375,6 +380,7 @@ async def dies_after_its_commit(url: str, how: str) -> None:
     check_fold(url, {0: 4})
 
 
+@pytest.mark.slow
 async def test_a_mark_that_says_that_a_run_is_under_way_is_seen_by_nobody_else(server_url: str) -> None:
     open_accounts(server_url)
     seen: list[int] = []
@@ -396,6 +402,7 @@ async def test_a_mark_that_says_that_a_run_is_under_way_is_seen_by_nobody_else(s
     assert seen == [-1, -1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raises", [False, True])
 async def test_what_apply_commits_unseen_stops_the_partition_for_every_process(server_url: str, raises: bool) -> None:
     """The mark was committed with a part of the run: what is missing would never be applied."""
@@ -448,6 +455,7 @@ class Lines(SqlDeliveryTarget):
             db.execute(self.lines.insert(), {"id": entry.id})
 
 
+@pytest.mark.slow
 async def test_a_target_tries_again_what_a_deadlock_ended(server_url: str) -> None:
     open_accounts(server_url)
     target = Lines(server_url)
@@ -461,6 +469,7 @@ async def test_a_target_tries_again_what_a_deadlock_ended(server_url: str) -> No
         assert db.execute(select(Lines.lines.c.id)).scalars().all() == [0, 1]
 
 
+@pytest.mark.slow
 async def test_a_worker_of_a_group_tries_again_what_a_deadlock_ended(server_url: str) -> None:
     open_accounts(server_url)
     with deadlock_with(server_url) as fall:

@@ -61,6 +61,7 @@ async def test_a_view_with_the_marks_of_another_one_is_refused(url: str, views: 
     assert await views(url, Visits, marks_table="visits_marks").high_water_mark(0) == -1
 
 
+@pytest.mark.slow
 async def test_of_two_views_that_begin_with_the_same_marks_at_once_one_is_refused(
     url: str, views: Callable[..., Any]
 ) -> None:
@@ -72,6 +73,7 @@ async def test_of_two_views_that_begin_with_the_same_marks_at_once_one_is_refuse
     assert refused != served
 
 
+@pytest.mark.slow
 async def test_a_view_that_has_grown_or_is_of_an_earlier_version_keeps_its_marks(
     url: str, views: Callable[..., Any]
 ) -> None:
@@ -97,6 +99,7 @@ async def test_a_view_that_is_given_another_ones_marks_is_not_told_to_drop_them(
         assert "visits" not in {name.lower() for name in inspect(engine).get_table_names()}, "nothing was made"
 
 
+@pytest.mark.slow
 async def test_a_view_takes_marks_over_whose_tables_were_dropped(url: str, views: Callable[..., Any]) -> None:
     await views(url, Bank).high_water_mark(0)
     execute(url, "DROP TABLE journal", "DROP TABLE accounts", "DELETE FROM polonaise_marks")

@@ -111,6 +111,7 @@ async def test_rows_of_another_log_are_refused(url: str, pair: tuple[Bank, Bank]
         await second.take_over(0)
 
 
+@pytest.mark.slow
 async def test_workers_share_a_view_and_what_can_not_be_applied_holds_up_its_partition_alone(url: str) -> None:
     views = [Bank(url), Bank(url)]
     for view in views:
@@ -171,6 +172,7 @@ async def test_whatever_apply_raises_is_told_and_tried_again(sqlite_url: str, ra
     check_fold(sqlite_url, {0: 4})
 
 
+@pytest.mark.slow
 async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_goes_on_when_they_are_free(
     url: str,
 ) -> None:
@@ -211,6 +213,7 @@ async def test_a_database_that_was_put_back_under_a_worker_is_brought_up_to_date
         assert len(await view.read(lambda db: db.execute(select(journal)).all())) == 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["who applied it", "who took it over"])
 async def test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date(
     url: str, by: str
@@ -235,6 +238,7 @@ async def test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_b
             check_fold(url, {0: 20})
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_away_from_an_idle_worker_is_told(url: str) -> None:
     async with testing.log() as log, log.group("g", view=Bank(url)) as group:
         await log.append(body(0), 0)
@@ -246,6 +250,7 @@ async def test_a_database_that_is_away_from_an_idle_worker_is_told(url: str) -> 
     check_fold(url, {0: 1})
 
 
+@pytest.mark.slow
 async def test_a_table_of_epochs_that_was_put_aside_is_missed_and_not_made_and_no_transaction_is_blamed(
     url: str,
 ) -> None:
@@ -296,6 +301,7 @@ def test_the_note_of_a_partition_has_as_much_of_its_trouble_as_it_has_room_for(t
     assert found["trouble"] == text or len(note) > NOTE_BYTES_MAX - 30 or text[0] != "x"
 
 
+@pytest.mark.slow
 async def test_a_second_group_on_one_view_is_refused_and_goes_on_once_the_first_has_ended(url: str) -> None:
     async with testing.log() as log:
         await log.append(body(0), 0)
@@ -379,6 +385,7 @@ class Still:
 MARK = "UPDATE polonaise_marks SET high_water_mark = {}"
 
 
+@pytest.mark.slow
 async def test_a_database_ahead_of_the_log_is_refused_when_a_worker_begins_and_goes_on_once_it_is_right(
     sqlite_url: str,
 ) -> None:

@@ -60,6 +60,7 @@ def as_columns(columns: bytes, count: int, flags: int = 0, data: bytes = b"") ->
     return ReceivedAppends(Append(1, count, flags, columns, payload=[data] if data else []))
 
 
+@pytest.mark.slow
 @given(transactions=frames_asked)
 def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Tx]) -> None:
     appends = ReceivedAppends(over_the_wire(message_of(transactions)))
@@ -87,6 +88,7 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Tx]) 
     ]
 
 
+@pytest.mark.slow
 @given(transactions=frames_asked, data=st.data())
 def test_a_damaged_append_is_read_or_refused(transactions: list[Tx], data: st.DataObject) -> None:
     message = over_the_wire(message_of(transactions))
@@ -176,6 +178,7 @@ def test_invalid_appends_are_refused(columns: bytes, count: int, flags: int, wha
         as_columns(columns, count, flags, b"ab")
 
 
+@pytest.mark.slow
 def test_a_frame_of_countless_tiny_operations_is_refused_before_they_fill_the_memory() -> None:
     rows = struct.pack("<IBHI", 0, 2, 0, 0) * (OPERATIONS_MAX + 1)
     with pytest.raises(ProtocolError, match="more than"):

@@ -126,6 +126,7 @@ holders = st.integers(-(2**63), 2**63 - 1)
 times = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.slow
 @given(st.lists(st.builds(AskedLease, names, notes, st.booleans()), max_size=5, unique_by=lambda each: each.name))
 def test_what_is_asked_for_survives_the_wire(asked: list[AskedLease]) -> None:
     assert parse_asked(encode_asked(asked)) == asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def clusters(draw: st.DrawFn, *, preferences: bool) -> tuple[Assignment, dict[in
     return Assignment(held), living, partitions
 
 
+@pytest.mark.slow
 @given(clusters(preferences=True))
 def test_every_partition_has_one_living_owner_the_balance_holds_and_generations_rise_with_each_move(
     cluster: tuple[Assignment, dict[int, Candidate], int],
@@ -118,6 +120,7 @@ def test_every_partition_has_one_living_owner_the_balance_holds_and_generations_
     assert assign(before, dict(reversed(living.items())), partitions) == after
 
 
+@pytest.mark.slow
 @given(clusters(preferences=False))
 def test_no_balanced_assignment_needs_fewer_moves(cluster: tuple[Assignment, dict[int, Candidate], int]) -> None:
     before, living, partitions = cluster
@@ -134,6 +137,7 @@ def test_no_balanced_assignment_needs_fewer_moves(cluster: tuple[Assignment, dic
     assert moved == partitions - stay
 
 
+@pytest.mark.slow
 @given(clusters(preferences=True))
 def test_without_rebalancing_nothing_of_a_living_server_moves(
     cluster: tuple[Assignment, dict[int, Candidate], int],

@@ -236,11 +236,13 @@ def course(source: random.Random, begin: Callable[[LeaseTable, float], None], of
     return ""
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_two_never_hold_one_lease_at_the_same_time(source: random.Random) -> None:
     assert course(source, LeaseTable.begin) == ""
 
 
+@pytest.mark.slow
 def test_nor_in_many_more_courses() -> None:
     assert [seed for seed in range(1_000) if course(random.Random(seed), LeaseTable.begin)] == []
 

@@ -321,6 +321,7 @@ arrivals = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(closing=st.integers(-1, 5), arrived=arrivals, evidence=st.booleans())
 def test_the_order_is_that_of_a_simple_model(

@@ -495,6 +495,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(count=st.sampled_from([3, 5]), taken=steps)
 def test_no_committed_transaction_is_ever_lost(count: int, taken: list[tuple[set[str], str, int]]) -> None:
     """Replicas come and go, owners die half-way, and at most one disk is lost or damaged between two sessions."""
