@@ -27,7 +27,7 @@ def test_every_judge_looks_at_a_promise() -> None:
     of_moments = [
         each for _, each in inspect.getmembers(moments, inspect.isfunction) if each.__module__ == moments.__name__
     ]
-    judges = {*CHECKERS, *CHECKS.values(), *(each for each in of_moments if not each.__name__.startswith("_"))}
+    judges = {*CHECKERS, *CHECKS, *(each for each in of_moments if not each.__name__.startswith("_"))}
     idle = judges - {judge for those in JUDGES.values() for judge in those}
     assert not idle, f"{idle}: name in JUDGES (judges/promises.py) the promise that each looks at"
 

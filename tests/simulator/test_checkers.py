@@ -1,8 +1,8 @@
-"""Each checker of the simulator can fail: it finds a wrong that is planted in a log and a history that fit."""
+"""Each judge of a schedule can fail: it finds a wrong that is planted in a log and a history that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,20 +11,16 @@ import pytest
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import LockMode, OwnKind
-from polonaise_proving.judges import checkers
-from polonaise_proving.judges.checkers import CHECKERS, Checker, check, check_replicas
+from polonaise_proving.judges import checkers, partitions
+from polonaise_proving.judges.checkers import CHECKERS, check, check_replicas
+from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.record.observations import (
-    COUNT,
-    MOVE,
-    PRODUCED,
-    Fate,
-    History,
-    Kind,
-    Listing,
-    ProvedAnswer,
-)
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import COUNT, MOVE, PRODUCED, History, Kind, Listing, ProvedAnswer
+from polonaise_proving.record.partitionrecord import Fate
+from polonaise_proving.record.schedulerecord import ScheduleRecord
 
+Judge = Callable[..., Iterator[Violation]]
 WRITE, READ = int(LockMode.WRITE), int(LockMode.READ)
 
 
@@ -172,44 +168,54 @@ def listing(*listed: tuple[bytes, bytes], floor: int = 5) -> Callable[[Case], No
     return lambda case: case.history.listings.append(Listing("a", 0, floor, b"", [*listed]))
 
 
-WRONG: list[tuple[Checker, str, str, Callable[[Case], object]]] = [
-    (checkers.seen_is_there, "P4", "a log that ends at 8", see(9)),
-    (checkers.seen_is_there, "P2", "was given to somebody", see(0, data=b"something else")),
-    (checkers.left_out_is_own, "P3", "a was not given it", lambda case: case.history.left_out[0].__setitem__(0, "a")),
-    (checkers.told_is_there, "P1", "the log ends at 7", lambda case: case.sheets.pop()),
-    (checkers.told_is_there, "P1", "try 4 place 0", attempt(0, id=5)),
-    (checkers.order, "P3", "a batch from 3; seen: one from 4", change(2, first=4)),
-    (checkers.order, "P3", "commit_time_us never to decrease", change(3, time_us=1)),
-    (checkers.order, "P3", "session never to decrease", change(3, session=0)),
-    (checkers.order, "P3", "generation never to decrease", change(3, generation=0)),
-    (checkers.order, "P2", "the batch from 3 to name its predecessor", change(2, previous_crc=1)),
-    (checkers.order, "P3", "3 was known before try 0 was made; seen: it got 0", attempt(0, floor=3)),
-    (checkers.locks, "P5", "evidence in every batch", change(0, evidence=False)),
+WRONG: list[tuple[Judge, str, str, Callable[[Case], object]]] = [
+    (partitions.no_dirty_read, "P4", "id 9 to be in the log", see(9)),
+    (partitions.agreement, "P2", "was given to somebody", see(0, data=b"something else")),
+    (partitions.durability, "P1", "nothing at 8", lambda case: case.sheets.pop()),
+    (partitions.durability, "P1", "try 4 place 0", attempt(0, id=5)),
+    (partitions.order, "P3", "a batch from 3; seen: one from 4", change(2, first=4)),
+    (partitions.order, "P3", "commit_time_us never to decrease", change(3, time_us=1)),
+    (partitions.order, "P3", "session never to decrease", change(3, session=0)),
+    (partitions.order, "P3", "generation never to decrease", change(3, generation=0)),
+    (partitions.order, "P2", "the batch from 3 to name its predecessor", change(2, previous_crc=1)),
+    (partitions.serializability, "P5", "evidence in every batch", change(0, evidence=False)),
     (
-        checkers.locks,
+        partitions.serializability,
         "P5",
-        "8 was built on 2, and 3 raised lock 0xb",
+        "8 was built on state up to 2, and 3 had raised its lock 0xb",
         lambda case: setattr(case.sheets[-1].transactions[0], "mark", 2),
     ),
+    (
+        partitions.serializability,
+        "P5",
+        "try 2 (3) was built on balances 90 and 100",
+        rewrite(3, MOVE.pack(1, 2, 30, 90, 100)),
+    ),
+    (
+        partitions.serializability,
+        "P5",
+        "try 2 (3) takes 101 from an account with 100",
+        rewrite(3, MOVE.pack(1, 2, 101, 100, 100)),
+    ),
+    (partitions.fates, "P10", "only what a client has asked for", append(Sheet([Planned(b"foreign")]))),
+    (partitions.fates, "P6", "told failed; seen: it is in the log as [0]", attempt(0, fate=Fate.FAILED)),
+    (partitions.fates, "P6", "told given up; seen: it is in the log as [0]", attempt(0, fate=Fate.GIVEN_UP)),
+    (partitions.fates, "P6", "told committed as 8; seen: it is in the log as [0]", attempt(0, id=8)),
+    (partitions.fates, "P6", "1 transactions, once", lambda case: case.sheets.append(case.sheets[0])),
+    (partitions.fates, "P9", "2 transactions, once", lambda case: case.sheets[1].transactions.pop()),
+    (partitions.fates, "P9", "a group in one batch", split_the_group),
+    (checkers.left_out_is_own, "P3", "a was not given it", lambda case: case.history.left_out[0].__setitem__(0, "a")),
+    (checkers.floors, "P3", "3 was known before try 0 was made; seen: it got 0", attempt(0, floor=3)),
     (checkers.evidence, "P5", "mark 7 and locks [(11, 0)] at 8", attempt(6, mark=6)),
     (checkers.evidence, "P5", "mark 2 and locks [(11, ", attempt(2, locks=[[(11, WRITE)]])),
-    (checkers.bank, "P5", "the transfer 3 was built on 90 and 100", rewrite(3, MOVE.pack(1, 2, 30, 90, 100))),
-    (checkers.bank, "P5", "-1 after 3", rewrite(3, MOVE.pack(1, 2, 101, 100, 100))),
     (checkers.counters, "P5", "number 1 of counter 1 next; seen: 2 at 4", rewrite(4, COUNT.pack(1, 2))),
     (checkers.answers, "P4", "a was answered at 9", answer(mark=9)),
     (checkers.answers, "P2", "a was told b'2'", answer(value=b"2")),
     (checkers.answers, "P2", "a was told None", answer(value=None)),
     (checkers.listings, "P2", "a was told [(b'counter', b'2')]", listing((b"counter", b"2"))),
     (checkers.listings, "P2", "a was told []", listing()),
-    (checkers.fates, "P10", "only what an application wrote", append(Sheet([Planned(b"foreign")]))),
-    (checkers.fates, "P6", "told failed; seen: it is in the log as [0]", attempt(0, fate=Fate.FAILED)),
-    (checkers.fates, "P6", "told given up; seen: it is in the log as [0]", attempt(0, fate=Fate.GIVEN_UP)),
-    (checkers.fates, "P6", "told committed as 8; seen: it is in the log as [0]", attempt(0, id=8)),
-    (checkers.fates, "P6", "1 transactions, once", lambda case: case.sheets.append(case.sheets[0])),
-    (checkers.fates, "P9", "2 transactions, once", lambda case: case.sheets[1].transactions.pop()),
-    (checkers.fates, "P9", "a group in one batch", split_the_group),
-    (checkers.fates, "P10", "other bytes at [1, 2]", rewrite(2, b"c")),
-    (checkers.fates, "P6", "at the demanded position 4; seen: it got 0", attempt(0, position=4)),
+    (checkers.written, "P10", "other bytes at 2", rewrite(2, b"c")),
+    (checkers.written, "P6", "at the demanded position 4; seen: it got 0", attempt(0, position=4)),
     (checkers.reasons, "P6", "resting on 9", attempt(7, rests_on=9)),
     (checkers.reasons, "P6", "above 2; seen: ", attempt(7, rests_on=2)),
     (checkers.producers, "P6", "number 1 of producer 1 next; seen: 3 at 6", rewrite(6, PRODUCED.pack(1, 3))),
@@ -223,19 +229,20 @@ def test_a_log_and_a_history_that_fit_are_not_accused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checker", "promise", "naming", "spoil"), WRONG, ids=[f"{each[0].__name__}-{each[2][:50]}" for each in WRONG]
+    ("judge", "promise", "naming", "spoil"), WRONG, ids=[f"{each[0].__name__}-{each[2][:50]}" for each in WRONG]
 )
-def test_a_planted_wrong_is_found(checker: Checker, promise: str, naming: str, spoil: Callable[[Case], object]) -> None:
+def test_a_planted_wrong_is_found(judge: Judge, promise: str, naming: str, spoil: Callable[[Case], object]) -> None:
     case = Case()
     spoil(case)
     log = case.log()
-    assert any(each.promise.split()[0] == promise and naming in str(each) for each in checker(log, case.history))
+    looked_at = [ScheduleRecord(log, case.history)] if judge in JUDGES_OF_PARTITIONS else [log, case.history]
+    assert any(each.promise.split()[0] == promise and naming in str(each) for each in judge(*looked_at))
     assert any(naming in str(each) for each in check([log], case.history))
 
 
-def test_every_checker_has_a_wrong_that_it_finds() -> None:
-    """Without one, a new checker may be one that can't fail."""
-    assert {checker for checker, _, _, _ in WRONG} == set(CHECKERS)
+def test_every_judge_has_a_wrong_that_it_finds() -> None:
+    """Without one, a new judge may be one that can't fail."""
+    assert {judge for judge, _, _, _ in WRONG} == {*JUDGES_OF_PARTITIONS, *CHECKERS}
 
 
 def replica(case: Case, **fields: Any) -> DiskReplica:

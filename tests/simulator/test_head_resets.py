@@ -20,8 +20,10 @@ from polonaise_proving.judges.checkers import check
 from polonaise_proving.judges.clients import ClientsJudge
 from polonaise_proving.judges.headresetcheck import CarriedOut, Decision, HeadResetCheck
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.faultcounts import FaultCounts
-from polonaise_proving.record.observations import Fate, History, Kind, Try, Violation
+from polonaise_proving.record.observations import History, Kind, Try
+from polonaise_proving.record.partitionrecord import Fate
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from polonaise_proving.stages.simulated.observer import Observer
 from polonaise_proving.work.application import Application

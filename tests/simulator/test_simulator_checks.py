@@ -22,8 +22,10 @@ from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise_proving.judges.archivecheck import ArchiveCheck
 from polonaise_proving.judges.checkers import CommitTimes
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog, durable_last, read_replica
+from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.fragmentaudit import archived_up_to, batches_below
-from polonaise_proving.record.observations import Fate, History, Kind, Violation
+from polonaise_proving.record.observations import History, Kind
+from polonaise_proving.record.partitionrecord import Fate
 from polonaise_proving.stages.simulated import Configuration, World
 from polonaise_proving.stages.simulated.disk import SimulatedDisk
 from polonaise_proving.stages.simulated.world import Machine

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polonaise_proving.judges.histories import CHECKS, EXAMPLES_MAX, violations
+from polonaise_proving.judges.histories import CHECKS, EXAMPLES_MAX, HELD, violations
 from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, Transfer, digest_of
 from polonaise_proving.record.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
 
@@ -37,7 +37,6 @@ def good() -> PartitionHistory:
         ],
         batches=[BatchSeen(0, 1, 100), BatchSeen(2, 2, 100), BatchSeen(3, 3, 120)],
         entries=entries,
-        judged=4,
         contents=WHOLE,
         replicas=dict.fromkeys(["storage-1", "storage-2", "storage-3"], WHOLE),
         archive=WHOLE,
@@ -55,15 +54,19 @@ def set_replica(node: str, contents: Contents) -> Callable[[PartitionHistory], N
 
 
 WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
-    ("P1", "client-1.1/1 was acknowledged as 0, and there is nothing", lambda h: h.entries.pop(0)),
-    ("P1", "client-1.1/1 was acknowledged as 1", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 1))),
-    ("P2", "client-2 was fed something else as 1", lambda h: h.fed["client-2"].__setitem__(1, Fed(1, 7))),
-    ("P3", "begins with 3 after 1", lambda h: h.batches.pop(1)),
-    ("P3", "begins with 2 after 2", lambda h: h.batches.insert(1, h.batches[1])),
-    ("P3", "was committed at 99, after one at 100", lambda h: h.batches.__setitem__(2, BatchSeen(3, 3, 99))),
-    ("P4", "client-1 was fed 4, which is not in the log", lambda h: h.fed["client-1"].append(Fed(4, 7))),
+    ("P1", "client-1.1/1, which was acknowledged as 0; seen: nothing at 0", lambda h: h.entries.pop(0)),
+    (
+        "P1",
+        "client-1.1/1, which was acknowledged as 1; seen: a body",
+        lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 1)),
+    ),
+    ("P2", "a body with the digest 7 was given to client-2", lambda h: h.fed["client-2"].__setitem__(1, Fed(1, 7))),
+    ("P3", "a batch from 2; seen: one from 3", lambda h: h.batches.pop(1)),
+    ("P3", "a batch from 3; seen: one from 2", lambda h: h.batches.insert(1, h.batches[1])),
+    ("P3", "100 before 3 and 99 from it on", lambda h: h.batches.__setitem__(2, BatchSeen(3, 3, 99))),
+    ("P4", "id 4 to be in the log; seen: client-1 was given", lambda h: h.fed["client-1"].append(Fed(4, 7))),
     ("P5", "stale by its evidence", lambda h: h.stale.append("stale by its evidence")),
-    ("P5", "only 3 of 4 transactions have evidence", lambda h: setattr(h, "judged", 3)),
+    ("P5", "1 transactions have none", lambda h: setattr(h, "without_evidence", 1)),
     (
         "P5",
         "was built on balances 1000 and 1000, and its accounts had 1030 and 1000",
@@ -78,13 +81,21 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
             1, (1, BankOperation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
         ),
     ),
-    ("P5", "transaction 0 is none that a client makes", lambda h: h.entries.__setitem__(0, (0, b"a 1 2"))),
-    ("P6", "client-2.1/2 was refused, and is in the log", lambda h: h.entries.append((4, b"client-2.1/2"))),
-    ("P6", "client-1.1/1 was acknowledged, and is not in the log", lambda h: h.entries.pop(0)),
-    ("P6", "client-1.1/3 is in the log 2 times", lambda h: h.entries.extend([(4, b"client-1.1/3")] * 2)),
-    ("P6", "and nobody asked for it", lambda h: h.entries.append((4, b"client-9.1/1"))),
+    ("P10", "the body of 0 to be of an operation", lambda h: h.entries.__setitem__(0, (0, b"a 1 2"))),
+    (
+        "P6",
+        "client-2.1/2, which was refused; seen: it is in the log as [4]",
+        lambda h: h.entries.append((4, b"client-2.1/2")),
+    ),
+    ("P6", "client-1.1/1, which was acknowledged as 0; seen: it is in the log as []", lambda h: h.entries.pop(0)),
+    (
+        "P6",
+        "client-1.1/3, which was never answered; seen: it is in the log as [4, 5]",
+        lambda h: h.entries.extend([(4, b"client-1.1/3"), (5, b"client-1.1/3")]),
+    ),
+    ("P10", "only what a client has asked for", lambda h: h.entries.append((4, b"client-9.1/1"))),
     ("P6", "client-1.1/3 was never answered", lambda h: h.lines.append(Line(LineKind.QUIET, -1, "client-1.1"))),
-    ("P6", "answered in two ways", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 3))),
+    ("P6", "client-1.1/1 was answered as", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 3))),
     ("P7", "client-2 was fed 5 transactions of 4", lambda h: h.fed["client-2"].insert(2, h.fed["client-2"][1])),
     ("P7", "client-2 was fed 3 transactions of 4", lambda h: h.fed["client-2"].pop(1)),
     ("P7", "the first difference is at 0", lambda h: h.fed["client-1"].reverse()),
@@ -102,16 +113,23 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("promise", "naming", "spoil"), WRONG, ids=[f"{each[0]}-{each[1][:50]}" for each in WRONG])
-def test_a_planted_wrong_is_found(promise: str, naming: str, spoil: Callable[[PartitionHistory], object]) -> None:
+def spoiled(spoil: Callable[[PartitionHistory], object]) -> PartitionHistory:
     history = copy.deepcopy(good())
     spoil(history)
-    assert any(naming in text for text in CHECKS[promise](history))
+    return history
+
+
+@pytest.mark.parametrize(("promise", "naming", "spoil"), WRONG, ids=[f"{each[0]}-{each[1][:50]}" for each in WRONG])
+def test_a_planted_wrong_is_found(promise: str, naming: str, spoil: Callable[[PartitionHistory], object]) -> None:
+    history = spoiled(spoil)
     assert any(each.promise == promise and naming in each.text for each in violations(history))
 
 
 def test_every_check_has_a_wrong_that_it_finds() -> None:
-    assert {promise for promise, _, _ in WRONG} == set(CHECKS)
+    assert {promise for promise, _, _ in WRONG} == set(HELD)
+    for each in CHECKS:
+        spoilt = [spoil for _, _, spoil in WRONG if any(each(spoiled(spoil)))]
+        assert spoilt, f"{each.__name__} finds none of them"
 
 
 def test_many_violations_are_counted_and_a_few_told() -> None:

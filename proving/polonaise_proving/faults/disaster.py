@@ -13,7 +13,7 @@ from polonaise.coordination.values import Engagement, PartitionValue, partition_
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import StorageId, TransactionId
 from polonaise_proving.judges.moments import loss_is_told, nothing_accepted
-from polonaise_proving.record.observations import Violation, raise_first
+from polonaise_proving.record.failures import Violation, raise_first
 from polonaise_proving.stages.simulated.observer import Observer
 from polonaise_proving.work.application import Application
 

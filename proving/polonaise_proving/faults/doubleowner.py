@@ -25,7 +25,8 @@ from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Join, LastSessionInfo, SessionInfo, Store, Stored
 from polonaise_proving.judges.moments import acknowledged_is_held, fenced_out, joined_where_it_ends
-from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Cluster, Node
 
 _DEADLINE_S: Final = 2.0

@@ -25,7 +25,7 @@ from polonaise_proving.judges.checkers import check, check_replicas
 from polonaise_proving.judges.headresetcheck import Decision, HeadResetCheck
 from polonaise_proving.judges.moments import ahead_appends_nothing, nothing_accepted
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.record.observations import Violation, raise_first
+from polonaise_proving.record.failures import Violation, raise_first
 from polonaise_proving.stages.simulated.cluster import Cluster, Node, NodeMain
 from polonaise_proving.stages.simulated.diskimages import DirectoryImage
 from polonaise_proving.stages.simulated.observer import REPAIR_S, SETTLE_S, Observer

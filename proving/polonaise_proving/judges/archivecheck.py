@@ -11,8 +11,8 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import PromiseSector
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.fragmentaudit import archived_up_to
-from polonaise_proving.record.observations import Violation
 
 
 class TrimmedCopies(Protocol):

@@ -1,34 +1,24 @@
-"""The checkers: compare the log at the end of a schedule with its history, promise by promise.
+"""The checkers: compare the log at the end of a schedule with what is on record of a schedule alone.
 
-The promises (P1, P2, …) are those of `docs/architecture.md`. A checker knows what was asked, told and seen, and what
-the batches say; it knows nothing of how the cluster works, so that it can't share its mistakes. Each yields a
-`Violation` for everything that it finds broken.
+They look at what real processes do not note: marks and locks as applications gave them, answers and listings, what
+readers were not given, copies on disks and true times. `partitions` judges what every run has on record.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from struct import Struct
 from typing import Final
 
 from polonaise.log import registers
-from polonaise.terms import LockMode, PartitionId, TransactionId
+from polonaise.terms import PartitionId, TransactionId
 from polonaise_proving.judges.moments import one_holder
+from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.record.observations import (
-    ACCOUNT_START,
-    COUNT,
-    MOVE,
-    PRODUCED,
-    Fate,
-    History,
-    Kind,
-    Try,
-    Violation,
-    describe,
-)
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import COUNT, PRODUCED, History, Kind, describe
+from polonaise_proving.record.schedulerecord import ScheduleRecord
 
 Checker = Callable[[FinalLog, History], Iterator[Violation]]
 _SLACK_US: Final = 2_000_000
@@ -36,9 +26,12 @@ _SLACK_US: Final = 2_000_000
 
 
 def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
-    """Run every checker on the log of each partition. Return all violations, those noted during the run first."""
+    """Run every judge on the record of each partition. Return all violations, those noted during the run first."""
     violations = list(history.violations)
     for log in logs:
+        record = ScheduleRecord(log, history)
+        for judge in JUDGES_OF_PARTITIONS:
+            violations.extend(judge(record))
         for checker in CHECKERS:
             violations.extend(checker(log, history))
     for taken in history.leases_taken:
@@ -68,21 +61,6 @@ def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[s
             yield Violation("P1 durability", f"partition {log.partition} up to {len(log) - 1}", seen)
 
 
-# ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there
-
-
-def seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P4: every transaction that a client was given had been committed, so the final log has it, unchanged."""
-    for transaction, seen in sorted(history.seen[log.partition].items()):
-        if transaction >= len(log):
-            yield Violation(
-                "P4 no dirty read", f"a log that ends at {len(log) - 1}", f"{transaction}: {describe(seen)}"
-            )
-        elif log.transactions[transaction] != seen:
-            there = describe(log.transactions[transaction])
-            yield Violation("P2 agreement", f"{there} at {transaction}", f"{describe(seen)} was given to somebody")
-
-
 def left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
     """P3: readers are given every transaction of an application; those left out are the library's own."""
     for transaction, who in sorted(history.left_out[log.partition].items()):
@@ -91,77 +69,17 @@ def left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P3 order and density", f"{there} at {transaction} to be given", f"{who} was not given it")
 
 
-def told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P1: every append that an application was told is committed is in the log, under its ids and with its bytes."""
-    for attempt in history.tries:
-        if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
-            continue
-        for place, data in enumerate(attempt.bodies):
-            transaction = attempt.id + place
-            if transaction >= len(log):
-                yield Violation("P1 durability", str(attempt), f"the log ends at {len(log) - 1}")
-            elif log.transactions[transaction].data != data:
-                yield Violation("P1 durability", str(attempt), f"{describe(log.transactions[transaction])} there")
-
-
-# ------------------------------------------------------------------ P3: order
-
-
-def order(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P3: ids are dense and in commit order; times, sessions and generations never decrease. P2: CRCs make a chain."""
-    following = 0
-    for batch in log.batches:
-        if batch.first != following:
-            yield Violation("P3 order and density", f"a batch from {following}", f"one from {batch.first}")
-        following = batch.last + 1
-    for before, after in pairwise(log.batches):
-        for field in ("commit_time_us", "session", "generation"):
-            if getattr(after, field) < getattr(before, field):
-                seen = f"{getattr(before, field)} before {after.first} and {getattr(after, field)} from it on"
-                yield Violation("P3 order and density", f"{field} never to decrease", seen)
-        if after.previous_crc != before.crc:
-            yield Violation("P2 agreement", f"the batch from {after.first} to name its predecessor", "another CRC")
+def floors(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P3: what was known to be committed before an append was asked for has a smaller id than the append."""
     for transaction, body in enumerate(log.bodies):
-        if body is None or body.number >= len(history.tries):
-            continue
-        # What was known to be committed before an append was asked for has a smaller id than the append.
-        floor = history.tries[body.number].floor
-        if transaction <= floor:
-            expected = f"ids in commit order: {floor} was known before try {body.number} was made"
-            yield Violation("P3 order and density", expected, f"it got {transaction}")
+        if body is not None and body.number < len(history.tries):
+            floor = history.tries[body.number].floor
+            if transaction <= floor:
+                expected = f"ids in commit order: {floor} was known before try {body.number} was made"
+                yield Violation("P3 order and density", expected, f"it got {transaction}")
 
 
 # ------------------------------------------------------------------ P5: serializability
-
-
-def locks(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P5: by the evidence in the batches, no lock that a transaction checked was raised between its mark and its id."""
-    if len(log.marks) != len(log):
-        yield Violation("P5 serializability", "evidence in every batch", f"{len(log.marks)} of {len(log)} transactions")
-        return
-    raised: dict[int, TransactionId] = {}
-    for first, stop in _groups(log):
-        mark = min(log.marks[first:stop])  # a group is judged by the oldest state that any part of it was built on
-        # All are checked before any of them raises: a group does not conflict with itself.
-        for transaction in range(first, stop):
-            for lock, mode in log.locks[transaction]:
-                if mode != LockMode.APPEND and raised.get(lock, -1) > mark:
-                    seen = f"{transaction} was built on {mark}, and {raised[lock]} raised lock {lock:#x}"
-                    yield Violation("P5 serializability", f"nothing between (partition {log.partition})", seen)
-        for transaction in range(first, stop):
-            for lock, mode in log.locks[transaction]:
-                if mode != LockMode.READ:
-                    raised[lock] = transaction
-
-
-def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
-    """Yield the range (first id, id after the last) of each group, and of each single transaction."""
-    first = 0
-    for transaction in range(1, len(log) + 1):
-        here, before = log.bodies[transaction] if transaction < len(log) else None, log.bodies[transaction - 1]
-        if here is None or before is None or here.number != before.number:
-            yield first, transaction
-            first = transaction
 
 
 def evidence(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -176,22 +94,6 @@ def evidence(log: FinalLog, history: History) -> Iterator[Violation]:
         if log.marks[transaction] != mark or log.locks[transaction] != locks:
             seen = f"mark {log.marks[transaction]} and locks {log.locks[transaction]} at {transaction}"
             yield Violation("P5 serializability", f"mark {mark} and locks {locks} of {attempt}", seen)
-
-
-def bank(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P5: every transfer was built on the balances that its accounts had just before it, and no balance is negative."""
-    balances: dict[int, int] = {}
-    for transaction, body in enumerate(log.bodies):
-        if body is None or body.kind is not Kind.MOVE:
-            continue
-        source, target, amount, source_seen, target_seen = MOVE.unpack_from(body.rest)
-        source_held, target_held = balances.get(source, ACCOUNT_START), balances.get(target, ACCOUNT_START)
-        if (source_held, target_held) != (source_seen, target_seen):
-            seen = f"the transfer {transaction} was built on {source_seen} and {target_seen}"
-            yield Violation("P5 serializability", f"balances {source_held} and {target_held}", seen)
-        balances[source], balances[target] = source_held - amount, target_held + amount
-        if balances[source] < 0:
-            yield Violation("P5 serializability", "no negative balance", f"{balances[source]} after {transaction}")
 
 
 def counters(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -268,26 +170,20 @@ def _listed(
     return [(key, values[key]) for key in keys]
 
 
-# ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes
+# ------------------------------------------------------------------ P6, P10: bytes, places, reasons
 
 
-def fates(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P6: what was told of an append is true. P9: a group is in the log whole and in one batch, or not at all.
-
-    P10: every transaction in the log is one that an application wrote, or the library's own.
-    """
-    by_try: dict[int, list[TransactionId]] = {}
+def written(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P10: what is in the log of an append are its bodies. P6: they are at the position that it demanded."""
     for transaction, body in enumerate(log.bodies):
-        if log.transactions[transaction].own:
+        if body is None or body.number >= len(history.tries) or log.transactions[transaction].own:
             continue
-        if body is None or body.number >= len(history.tries):
-            seen = describe(log.transactions[transaction])
-            yield Violation("P10 corruption", "only what an application wrote", f"{seen} at {transaction}")
-        else:
-            by_try.setdefault(body.number, []).append(transaction)
-    for attempt in history.tries:
-        if attempt.partition == log.partition:
-            yield from _fate(log, attempt, by_try.get(attempt.number, []))
+        attempt, data = history.tries[body.number], log.transactions[transaction].data
+        if body.place >= attempt.count or data != attempt.bodies[body.place]:
+            yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {transaction}")
+        elif attempt.position is not None and transaction - body.place != attempt.position:
+            seen = f"it got {transaction - body.place}"
+            yield Violation("P6 fate", f"{attempt} at the demanded position {attempt.position}", seen)
 
 
 def reasons(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -298,26 +194,6 @@ def reasons(log: FinalLog, history: History) -> Iterator[Violation]:
         if attempt.rests_on >= len(log) or (attempt.mark is not None and attempt.rests_on <= attempt.mark):
             expected = f"a conflict with an id of the log, which ends at {len(log) - 1}, above {attempt.mark}"
             yield Violation("P6 fate", expected, f"{attempt}, resting on {attempt.rests_on}")
-
-
-def _fate(log: FinalLog, attempt: Try, ids: list[TransactionId]) -> Iterator[Violation]:
-    if attempt.fate in (Fate.FAILED, Fate.GIVEN_UP) and ids:
-        yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")
-    if attempt.fate is Fate.COMMITTED and ids[:1] != [attempt.id]:
-        yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")
-    if not ids:
-        return
-    first = ids[0]
-    if ids != list(range(first, first + attempt.count)):
-        promise = "P6 fate" if attempt.count == 1 else "P9 all or nothing"
-        yield Violation(promise, f"{attempt.count} transactions, once: {attempt}", f"it is in the log as {ids}")
-        return
-    if log.batch_places[first] != log.batch_places[ids[-1]]:
-        yield Violation("P9 all or nothing", "a group in one batch", f"ids {ids} of {attempt} are in several")
-    if [log.transactions[transaction].data for transaction in ids] != attempt.bodies:
-        yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {ids}")
-    if attempt.position is not None and first != attempt.position:
-        yield Violation("P6 fate", f"{attempt} at the demanded position {attempt.position}", f"it got {first}")
 
 
 class CommitTimes:
@@ -366,17 +242,13 @@ class CommitTimes:
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
-    seen_is_there,
     left_out_is_own,
-    told_is_there,
-    order,
-    locks,
+    floors,
     evidence,
-    bank,
     counters,
     answers,
     listings,
-    fates,
+    written,
     reasons,
     producers,
 )

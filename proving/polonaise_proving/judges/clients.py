@@ -13,7 +13,6 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise_proving.record.observations import (
     NOBODY_HAS,
     UNTOLD,
-    Fate,
     History,
     ProducerTold,
     ProvedAnswer,
@@ -21,6 +20,7 @@ from polonaise_proving.record.observations import (
     Try,
     describe,
 )
+from polonaise_proving.record.partitionrecord import Fate
 
 _CONTRADICTIONS: Final = frozenset(
     (

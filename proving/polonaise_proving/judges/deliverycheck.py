@@ -14,7 +14,8 @@ from zlib import crc32
 from polonaise.player.protocol.entries import NO_FENCE, Fence, RoutedEntry, TargetName
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise_proving.record.diskaudit import AuditedDisk, FinalLog
-from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import History
 from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, TargetMemory, decode
 
 PROMISE: Final = "P8 exactly-once delivery"

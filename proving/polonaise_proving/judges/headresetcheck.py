@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, OwnKind, PartitionId, SessionId, StorageId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.faultcounts import FaultCounts
-from polonaise_proving.record.observations import History, Violation, describe
+from polonaise_proving.record.observations import History, describe
 
 _FAIL_SAFE: Final = "P13 fail-safe"
 _DURABILITY: Final = "P1 durability"

@@ -1,12 +1,17 @@
-"""Checks of a recorded history: one function for each promise, which returns what is wrong."""
+"""Judges of a history of real processes: what only that has on record, such as views, copies and the archive.
+
+`partitions` judges what every run has on record.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, digest_of
+from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS, durability, fates
+from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold
+from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.history import Contents, LineKind, PartitionHistory
 
 _ANSWERS: Final = frozenset({LineKind.ACK, LineKind.REFUSED, LineKind.UNKNOWN})
@@ -18,174 +23,120 @@ class BrokenPromise(NamedTuple):
     """A promise that a history breaks."""
 
     promise: str
-    """`P1` to `P7`, `replicas`, or `archive`; `status` for a fault that was not told while it lasted, and `planned` for
+    """One of `HELD`; `status` for a fault that was not told while it lasted, and `planned` for
     appends that failed because of a planned change."""
     text: str
 
 
-def durability(history: PartitionHistory) -> Iterator[str]:
-    """P1: what was acknowledged is in the log under its id."""
-    names = dict(_names(history))
-    for line in history.lines:
-        if line.kind is LineKind.ACK and names.get(line.id) != line.operation:
-            yield f"{line.operation} was acknowledged as {line.id}, and there is {names.get(line.id, 'nothing')}"
-
-
-def agreement(history: PartitionHistory) -> Iterator[str]:
-    """P2: every consumer was fed the same under the same id, and what the log holds there."""
-    digests = {id: digest_of(body) for id, body in history.entries}
-    for consumer, fed in history.fed.items():
-        for each in fed:
-            if each.id in digests and digests[each.id] != each.digest:
-                yield f"{consumer} was fed something else as {each.id} than the log holds"
-
-
-def density(history: PartitionHistory) -> Iterator[str]:
-    """P3: ids follow each other without gaps from 0 on, and commit times never decrease."""
-    after, before_us = -1, 0
-    for batch in history.batches:
-        if batch.first != after + 1:
-            yield f"a batch begins with {batch.first} after {after}"
-        if batch.commit_time_us < before_us:
-            yield f"the batch with {batch.first} was committed at {batch.commit_time_us}, after one at {before_us}"
-        after, before_us = batch.last, batch.commit_time_us
-
-
-def no_dirty_read(history: PartitionHistory) -> Iterator[str]:
-    """P4: nothing was fed that is not in the log in the end."""
-    ids = {id for id, _ in history.entries}
-    for consumer, fed in history.fed.items():
-        for each in fed:
-            if each.id not in ids:
-                yield f"{consumer} was fed {each.id}, which is not in the log"
-
-
-def serializability(history: PartitionHistory) -> Iterator[str]:
-    """P5: no transaction was built on stale state: neither by the log's evidence nor by the balances in its body."""
-    yield from history.stale
-    transactions = history.contents.last - history.contents.first + 1
-    if history.judged is not None and history.judged != transactions:
-        yield f"only {history.judged} of {transactions} transactions have evidence to judge them by"
-    yield from _folded(history).wrong
-
-
-def fate(history: PartitionHistory) -> Iterator[str]:
-    """P6: an append is in the log once if it was acknowledged, never if it was refused, at most once otherwise.
-
-    Each append of a client that says it has all answers was answered.
-    """
-    times = Counter(name for _, name in _names(history))
+def one_answer(history: PartitionHistory) -> Iterator[Violation]:
+    """P6: an append has one outcome, and each of a client that says it has all answers was answered."""
     asked = {line.operation for line in history.lines if line.kind is LineKind.ASK}
     answers = defaultdict(set)
     for line in history.lines:
         if line.kind in (LineKind.ACK, LineKind.REFUSED):
             answers[line.operation].add((line.kind, line.id))
-        if line.kind is LineKind.REFUSED and times[line.operation]:
-            yield f"{line.operation} was refused, and is in the log"
-        if line.kind is LineKind.ACK and not times[line.operation]:
-            yield f"{line.operation} was acknowledged, and is not in the log"
     told = {line.operation for line in history.lines if line.kind in _ANSWERS}
     quiet = {line.operation for line in history.lines if line.kind is LineKind.QUIET}
-    yield from (f"{name} was never answered" for name in sorted(asked - told) if name.partition("/")[0] in quiet)
-    yield from (f"{name} is in the log {count} times" for name, count in times.items() if count > 1)
-    yield from (f"{name} is in the log, and nobody asked for it" for name in times if name not in asked)
-    yield from (f"{name} was answered in two ways: {sorted(all)}" for name, all in answers.items() if len(all) > 1)
+    for name in sorted(asked - told):
+        if name.partition("/")[0] in quiet:
+            yield Violation("P6 fate", "an answer to each append", f"{name} was never answered")
+    for name, all in answers.items():
+        if len(all) > 1:
+            yield Violation("P6 fate", "one outcome that never changes", f"{name} was answered as {sorted(all)}")
 
 
-def exactly_once(history: PartitionHistory) -> Iterator[str]:
+def readable(history: PartitionHistory) -> Iterator[Violation]:
+    """P10: every body is that of an operation."""
+    for id, body in history.entries:
+        try:
+            BankOperation.decode(body)
+        except ValueError as error:
+            yield Violation("P10 corruption", f"the body of {id} to be of an operation", str(error))
+
+
+def exactly_once(history: PartitionHistory) -> Iterator[Violation]:
     """P7: every consumer was fed each transaction once, in order, and its tables are the fold of the log."""
     ids = [id for id, _ in history.entries]
-    balances = dict(_folded(history).balances)
+    balances = _balances(history)
     for consumer, fed in history.fed.items():
         given = [each.id for each in fed]
         if given != ids:
             at = next((at for at, (one, other) in enumerate(zip(given, ids, strict=False)) if one != other), None)
             at = min(len(given), len(ids)) if at is None else at
-            yield (
+            seen = (
                 f"{consumer} was fed {len(given)} transactions of {len(ids)}; the first difference is at {at}: "
                 f"fed {given[at : at + 1]}, in the log {ids[at : at + 1]}"
             )
+            yield Violation("P7 exactly-once views", "each transaction once, in order", seen)
     if history.fed.keys() != history.views.keys():
-        yield f"there are views of {sorted(history.views)}, and feeds of {sorted(history.fed)}"
+        seen = f"there are views of {sorted(history.views)}, and feeds of {sorted(history.fed)}"
+        yield Violation("P7 exactly-once views", "the view of each consumer", seen)
     for consumer, view in history.views.items():
         for account in sorted(balances.keys() | view.keys()):
             is_there, is_right = view.get(account, OPENING_BALANCE), balances.get(account, OPENING_BALANCE)
             if is_there != is_right:
-                yield f"account {account} has {is_there} in the view of {consumer}, and {is_right} in the log"
+                seen = f"account {account} has {is_there} in the view of {consumer}, and {is_right} in the log"
+                yield Violation("P7 exactly-once views", "the fold of the log", seen)
 
 
-def replicas(history: PartitionHistory) -> Iterator[str]:
+def replicas(history: PartitionHistory) -> Iterator[Violation]:
     """All replicas hold the same bytes as the log, from its beginning to its end."""
     if len(history.replicas) != history.copies:
-        yield f"{len(history.replicas)} replicas were found, and there are to be {history.copies}"
+        seen = f"{len(history.replicas)} replicas were found, and there are to be {history.copies}"
+        yield Violation("replicas", "each copy", seen)
     for node, contents in history.replicas.items():
         if contents.first > 0:
-            yield f"{node} begins with {contents.first}, and nothing was trimmed"
-        yield from _compared(node, contents, history.contents)
+            seen = f"{node} begins with {contents.first}, and nothing was trimmed"
+            yield Violation("replicas", "the whole log", seen)
+        if difference := _difference(node, contents, history.contents):
+            yield Violation("replicas", "the log's own bytes", difference)
 
 
-def archive(history: PartitionHistory) -> Iterator[str]:
+def archive(history: PartitionHistory) -> Iterator[Violation]:
     """The archive holds the same bytes as the log, from its beginning to its end."""
-    if history.archive is None:
-        yield "there is no archive"
-        return
-    yield from _compared("the archive", history.archive, history.contents)
+    held = history.archive
+    difference = "there is no archive" if held is None else _difference("the archive", held, history.contents)
+    if difference:
+        yield Violation("archive", "the log's own bytes", difference)
 
 
-def _compared(what: str, contents: Contents, log: Contents) -> Iterator[str]:
+def _difference(what: str, contents: Contents, log: Contents) -> str:
     if contents.trouble:
-        yield f"{what} can't be read: {contents.trouble}"
-    elif contents.last != log.last:
-        yield f"{what} ends with {contents.last}, and the log with {log.last}"
-    elif (contents.first, contents.digest) != (log.first, log.digest):
-        yield f"{what} holds other bytes than the log, from {contents.first} to {contents.last}"
+        return f"{what} can't be read: {contents.trouble}"
+    if contents.last != log.last:
+        return f"{what} ends with {contents.last}, and the log with {log.last}"
+    if (contents.first, contents.digest) != (log.first, log.digest):
+        return f"{what} holds other bytes than the log, from {contents.first} to {contents.last}"
+    return ""
 
 
-CHECKS: Final[dict[str, Callable[[PartitionHistory], Iterator[str]]]] = {
-    "P1": durability,
-    "P2": agreement,
-    "P3": density,
-    "P4": no_dirty_read,
-    "P5": serializability,
-    "P6": fate,
-    "P7": exactly_once,
-    "replicas": replicas,
-    "archive": archive,
-}
-"""The checks by the promises' names."""
+def _balances(history: PartitionHistory) -> dict[int, int]:
+    folded = Fold()
+    for id, name, transfer in history.transfers:
+        folded.apply(id, name, transfer)
+    return dict(folded.balances)
 
 
-TOLD_CHECKS: Final = {"P1": durability, "P6": fate}
+HistoryJudge = Callable[[PartitionHistory], Iterator[Violation]]
+TOLD_CHECKS: Final[tuple[HistoryJudge, ...]] = (durability, fates, one_answer)
 """Those of what clients were told of their appends."""
-LOG_CHECKS: Final = {promise: check for promise, check in CHECKS.items() if check not in (replicas, archive)}
+LOG_CHECKS: Final[tuple[HistoryJudge, ...]] = (*JUDGES_OF_PARTITIONS, one_answer, readable, exactly_once)
 """Those that need no copies: the log itself, what was told of it, and views."""
+CHECKS: Final[tuple[HistoryJudge, ...]] = (*LOG_CHECKS, replicas, archive)
+HELD: Final = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P10", "replicas", "archive")
+"""What `CHECKS` look at."""
 
 
-def violations(
-    history: PartitionHistory, checks: Mapping[str, Callable[[PartitionHistory], Iterator[str]]] = CHECKS
-) -> list[BrokenPromise]:
+def violations(history: PartitionHistory, checks: Sequence[HistoryJudge] = CHECKS) -> list[BrokenPromise]:
     """Return what is wrong with a partition's history: some examples for each promise, and how many more there are."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    for check in checks:
+        for each in check(history):
+            texts[each.promise.split()[0]].append(f"expected {each.expected}; seen: {each.seen}")
     found = []
-    for promise, check in checks.items():
-        texts = list(check(history))
-        shown = texts[:EXAMPLES_MAX]
-        if len(texts) > EXAMPLES_MAX:
-            shown.append(f"and {len(texts) - EXAMPLES_MAX} more")
+    for promise, told in texts.items():
+        shown = told[:EXAMPLES_MAX]
+        if len(told) > EXAMPLES_MAX:
+            shown.append(f"and {len(told) - EXAMPLES_MAX} more")
         found += [BrokenPromise(promise, f"partition {history.partition}: {text}") for text in shown]
     return found
-
-
-def _names(history: PartitionHistory) -> Iterator[tuple[int, str]]:
-    """Yield the id and the operation's name of each transaction."""
-    for id, body in history.entries:
-        yield id, body.partition(b" ")[0].decode(errors="replace")
-
-
-def _folded(history: PartitionHistory) -> Fold:
-    folded = Fold()
-    for id, body in history.entries:
-        try:
-            folded.follow([(id, BankOperation.decode(body))])
-        except ValueError:
-            folded.wrong.append(f"transaction {id} is none that a client makes")
-    return folded

@@ -8,7 +8,9 @@ from polonaise.coordination.values import ASSIGNMENT, Assignment, PartitionValue
 from polonaise.log.batch import Batch
 from polonaise.terms import Generation, PartitionId, SessionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica
-from polonaise_proving.record.observations import Fate, History, Kind, LeaseTaken, Try, Violation
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import History, Kind, LeaseTaken, Try
+from polonaise_proving.record.partitionrecord import Fate
 
 _PROMISE = "P13 fail-safe"
 _AVAILABILITY = "P11 availability"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from polonaise_proving.judges import checkers, flatness, histories, moments, rows
+from polonaise_proving.judges import checkers, flatness, histories, moments, partitions, rows
 from polonaise_proving.judges.archivecheck import ArchiveCheck, check_fragments
 from polonaise_proving.judges.checkers import CommitTimes
 from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
@@ -16,7 +16,7 @@ from polonaise_proving.judges.told import untold
 
 JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
     "P1 durability": (
-        checkers.told_is_there,
+        partitions.durability,
         checkers.check_replicas,
         moments.quorum_holds,
         moments.needed_copies,
@@ -26,46 +26,52 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         moments.acknowledged_is_held,
         moments.joined_where_it_ends,
         ArchiveCheck,
-        histories.durability,
     ),
     "P2 agreement": (
-        checkers.seen_is_there,
+        partitions.agreement,
+        partitions.order,
         checkers.answers,
         checkers.listings,
         ClientsJudge,
         checkers.check_replicas,
         moments.fenced_out,
-        histories.agreement,
         histories.replicas,
         rows.judge_figures,
     ),
     "P3 order and density": (
-        checkers.order,
+        partitions.order,
+        checkers.floors,
         checkers.left_out_is_own,
         ClientsJudge,
         CommitTimes,
-        histories.density,
     ),
-    "P4 no dirty read": (checkers.seen_is_there, checkers.answers, histories.no_dirty_read, rows.judge_figures),
+    "P4 no dirty read": (partitions.no_dirty_read, checkers.answers, rows.judge_figures),
     "P5 serializability": (
-        checkers.locks,
+        partitions.serializability,
         checkers.evidence,
-        checkers.bank,
         checkers.counters,
-        histories.serializability,
     ),
     "P6 fate": (
-        checkers.fates,
+        partitions.fates,
+        checkers.written,
         checkers.reasons,
         checkers.producers,
         ClientsJudge,
         moments.ahead_appends_nothing,
-        histories.fate,
+        histories.one_answer,
     ),
     "P7 exactly-once views": (histories.exactly_once,),
     "P8 exactly-once delivery": (DeliveryCheck, rows.mistakes, rows.judge),
-    "P9 all or nothing": (checkers.fates, rows.judge_figures),
-    "P10 corruption": (checkers.fates, checkers.check_replicas, check_fragments, histories.archive, rows.judge_files),
+    "P9 all or nothing": (partitions.fates, rows.judge_figures),
+    "P10 corruption": (
+        partitions.fates,
+        checkers.written,
+        checkers.check_replicas,
+        check_fragments,
+        histories.readable,
+        histories.archive,
+        rows.judge_files,
+    ),
     "P11 availability": (
         OwnershipCheck,
         AssignmentCheck,

@@ -53,17 +53,18 @@ def digest_of(body: bytes) -> int:
 class Fold:
     """Balances after some operations, and what is wrong: transfers that were built on others, or that overdraw."""
 
-    def __init__(self) -> None:
-        self.balances: dict[int, int] = defaultdict(lambda: OPENING_BALANCE)
+    def __init__(self, opening_balance: int = OPENING_BALANCE) -> None:
+        self.balances: dict[int, int] = defaultdict(lambda: opening_balance)
         self.wrong: list[str] = []
 
     def follow(self, operations: Iterable[tuple[int, BankOperation]]) -> None:
         """Apply operations in the order of their ids."""
         for id, operation in operations:
             if operation.transfer is not None:
-                self._apply(id, operation.name, operation.transfer)
+                self.apply(id, operation.name, operation.transfer)
 
-    def _apply(self, id: int, name: str, transfer: Transfer) -> None:
+    def apply(self, id: int, name: str, transfer: Transfer) -> None:
+        """Apply one transfer."""
         source, target = self.balances[transfer.source], self.balances[transfer.target]
         if (source, target) != (transfer.source_seen, transfer.target_seen):
             self.wrong.append(

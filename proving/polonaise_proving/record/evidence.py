@@ -15,8 +15,9 @@ from polonaise.log.batch import Batch
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
 from polonaise_proving.record.bankledger import BankLedger, database_of
-from polonaise_proving.record.history import BatchSeen, Contents, LineKind, PartitionHistory
+from polonaise_proving.record.history import Contents, LineKind, PartitionHistory
 from polonaise_proving.record.journal import lines_of
+from polonaise_proving.record.partitionrecord import seen_of
 from polonaise_proving.record.serializability import SerializabilityCheck
 
 _EQUAL_S_MAX: Final = 30.0
@@ -87,17 +88,13 @@ async def read_log(log: polonaise.Log, history: PartitionHistory) -> None:
         async with aclosing(log.read_batches(history.partition, until=last, timeout=_READ_S)) as batches:
             async for batch in batches:
                 check.follow(batch)
-                history.batches.append(BatchSeen(batch.first, batch.last, batch.commit_time_us))
+                history.batches.append(seen_of(batch))
                 history.entries += [(tx.id, tx.data) for tx in batch.transactions()]
                 yield batch
 
     history.contents = await _contents(followed())
-    history.judged = check.judged
-    history.stale = [
-        f"transaction {each.transaction} was built on state up to {each.client_high_water_mark}, and {each.raised_by} "
-        "had changed what one of its locks covers"
-        for each in check.stale
-    ]
+    history.without_evidence = check.unjudged
+    history.stale = [str(each) for each in check.stale]
 
 
 async def _contents(batches: AsyncIterable[Batch], first: int = 0) -> Contents:

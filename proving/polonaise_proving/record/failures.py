@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from polonaise.errors import PolonaiseError
 
 
 class ScheduleFailed(Exception):
     """The base of everything that fails a schedule: a broken promise, a process that failed, a schedule without end."""
+
+
+class Violation(ScheduleFailed):
+    """A promise was broken: which one, what it demands, and what was seen instead."""
+
+    def __init__(self, promise: str, expected: str, seen: str) -> None:
+        super().__init__(f"{promise}: expected {expected}; seen: {seen}")
+        self.promise, self.expected, self.seen = promise, expected, seen
+
+
+def raise_first(violations: Iterable[Violation]) -> None:
+    """Raise the first violation, if there is one."""
+    for violation in violations:
+        raise violation
 
 
 class GaveUp(PolonaiseError):

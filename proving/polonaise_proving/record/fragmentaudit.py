@@ -11,7 +11,7 @@ from polonaise.fragments.format import batches_in
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise_proving.record.observations import Violation
+from polonaise_proving.record.failures import Violation
 
 
 def archived_up_to(fragments: Iterable[FragmentName], partition: PartitionId) -> TransactionId:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, digest_of
+from polonaise_proving.record.partitionrecord import Asked, BatchSeen, Fate, Given, Made, Part
 
 
 class LineKind(StrEnum):
@@ -44,14 +49,6 @@ class Line(NamedTuple):
     """When it was written, by the monotonic clock that all processes of a machine share."""
 
 
-class BatchSeen(NamedTuple):
-    """The ids and the commit time of one batch of the log."""
-
-    first: int
-    last: int
-    commit_time_us: int
-
-
 class Contents(NamedTuple):
     """What one copy of a partition holds: a replica, the archive, or the log as its owner gives it out."""
 
@@ -79,7 +76,7 @@ NOTHING: Final = Contents(0, -1, "")
 
 @dataclass
 class PartitionHistory:
-    """Everything recorded about one partition."""
+    """Everything recorded about one partition of a cluster of real processes: a `PartitionRecord`, and its copies."""
 
     partition: int
     copies: int
@@ -92,8 +89,8 @@ class PartitionHistory:
     """Ids and bodies of the log's transactions, without those that the library wrote for itself."""
     stale: list[str] = field(default_factory=list)
     """Transactions that were built on stale locked state, by the log's own evidence."""
-    judged: int | None = 0
-    """How many transactions had evidence; None where servers write none."""
+    without_evidence: int = 0
+    """How many transactions have no evidence; 0 where servers write none."""
     contents: Contents = field(default=NOTHING)
     """What the owner gave out, from the first to the last id."""
     replicas: dict[str, Contents] = field(default_factory=dict)
@@ -103,6 +100,47 @@ class PartitionHistory:
     """By consumer: what it was fed, in the order in which it was applied."""
     views: dict[str, dict[int, int]] = field(default_factory=dict)
     """By consumer, and then by account: the balances in its tables."""
+
+    opening_balance = OPENING_BALANCE
+
+    @property
+    def held(self) -> Mapping[int, int]:
+        """By id: the digest of its body."""
+        return {id: digest_of(body) for id, body in self.entries}
+
+    @property
+    def parts(self) -> Mapping[int, Part]:
+        return {id: Part(body.partition(b" ")[0].decode(errors="replace"), 0) for id, body in self.entries}
+
+    @property
+    def asked(self) -> Sequence[Asked]:
+        """All operations, each with the last answer to it."""
+        told: dict[str, Asked] = {}
+        for kind, _, name, id, _ in self.lines:
+            if kind is LineKind.ASK:
+                told.setdefault(name, Asked(name, Fate.UNKNOWN, -1, 1, f"{name}, which was never answered"))
+            elif kind is LineKind.ACK:
+                told[name] = Asked(name, Fate.COMMITTED, id, 1, f"{name}, which was acknowledged as {id}")
+            elif kind is LineKind.REFUSED:
+                told[name] = Asked(name, Fate.FAILED, -1, 1, f"{name}, which was refused")
+        return list(told.values())
+
+    @property
+    def given(self) -> Iterator[Given]:
+        for consumer, fed in self.fed.items():
+            for id, digest in fed:
+                yield Given(consumer, id, digest)
+
+    @property
+    def transfers(self) -> Iterator[Made]:
+        for id, body in self.entries:
+            with contextlib.suppress(ValueError):  # what is none of an operation is in nobody's name
+                operation = BankOperation.decode(body)
+                if operation.transfer is not None:
+                    yield Made(id, operation.name, operation.transfer)
+
+    def described(self, contents: object) -> str:
+        return f"a body with the digest {contents}"
 
     def digest(self) -> str:
         """Return a digest of the log's contents, the lines and what was fed, in hexadecimal."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
 from polonaise.terms import LockMode, PartitionId, Transaction, TransactionId
-from polonaise_proving.record.failures import ScheduleFailed
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.partitionrecord import Fate
 
 _AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
 """What a client is told of a log whose head was reset, if it knows of more, or has numbered more appends."""
@@ -36,20 +37,6 @@ NOBODY_HAS: Final = 99
 """More copies than any simulated cluster has storage nodes: an append that needs them is never written."""
 
 
-class Violation(ScheduleFailed):
-    """A promise was broken: which one, what it demands, and what was seen instead."""
-
-    def __init__(self, promise: str, expected: str, seen: str) -> None:
-        super().__init__(f"{promise}: expected {expected}; seen: {seen}")
-        self.promise, self.expected, self.seen = promise, expected, seen
-
-
-def raise_first(violations: Iterable[Violation]) -> None:
-    """Raise the first violation, if there is one."""
-    for violation in violations:
-        raise violation
-
-
 class Kind(enum.IntEnum):
     """The purpose of an append; says what follows in its body and which checkers look at it."""
 
@@ -60,18 +47,6 @@ class Kind(enum.IntEnum):
     COUNT = 4
     POSITION = 5
     PRODUCED = 6
-
-
-class Fate(enum.Enum):
-    """What an application knows of the outcome of its append."""
-
-    PENDING = "pending"
-    COMMITTED = "committed"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    """The application died, or was told that the append may still commit; or a reset of the head left it open."""
-    GIVEN_UP = "given up"
-    """It was committed, and an operator has given it up by a reset of the log's head: it is in the log no more."""
 
 
 @dataclass(slots=True)

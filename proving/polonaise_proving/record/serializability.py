@@ -8,7 +8,7 @@ one that is stale only by another of them is not found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from polonaise.log.batch import Batch
@@ -25,11 +25,19 @@ class StaleTransaction(NamedTuple):
     raised_by: TransactionId
     """The id of the last transaction that had raised the lock: above the mark, and below `transaction`."""
 
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transaction} was built on state up to {self.client_high_water_mark}, and "
+            f"{self.raised_by} had raised its lock {self.lock:#x}"
+        )
+
 
 class SerializabilityCheck:
     """A check that follows a partition's log batch by batch from its beginning. `stale` collects the violations."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups_of: Callable[[Batch], Iterator[range]] | None = None) -> None:
+        """`groups_of` returns the places of each group in a batch; by default, what may have been one."""
+        self._groups_of = groups_of or _possible_groups
         self._raised: dict[int, TransactionId] = {}
         self.stale: list[StaleTransaction] = []
         self.judged = 0
@@ -45,22 +53,26 @@ class SerializabilityCheck:
             return
         self.judged += batch.count
         marks = evidence.client_high_water_marks
-        for run in _possible_groups(batch, marks):
+        for run in self._groups_of(batch):
+            mark = min(marks[run.start : run.stop])  # a group is judged by the oldest state that it was built on
             # All checks before any raise: neither a group nor a transaction that names a lock twice is in its own way.
             for position in run:
                 for lock, mode in evidence.locks(position):
                     raised = self._raised.get(lock, -1)
-                    if mode != LockMode.APPEND and raised > marks[position]:
-                        self.stale.append(StaleTransaction(batch.first + position, lock, marks[position], raised))
+                    if mode != LockMode.APPEND and raised > mark:
+                        self.stale.append(StaleTransaction(batch.first + position, lock, mark, raised))
             for position in run:
                 for lock, mode in evidence.locks(position):
                     if mode != LockMode.READ:
                         self._raised[lock] = batch.first + position
 
 
-def _possible_groups(batch: Batch, marks: memoryview) -> Iterator[range]:
+def _possible_groups(batch: Batch) -> Iterator[range]:
     """Yield the batch's positions, divided wherever one group can't go on."""
     client_ids, sequences = batch.client_ids, batch.sequences
+    evidence = batch.evidence()
+    assert evidence is not None
+    marks = evidence.client_high_water_marks
     start = 0
     for position in range(1, batch.count):
         before = position - 1

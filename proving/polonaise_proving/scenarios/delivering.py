@@ -29,7 +29,8 @@ from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.targetsession import ServedTargets
 from polonaise.terms import TransactionId
 from polonaise_proving.judges.deliverycheck import PROMISE, DeliveryCheck, PlayerLife
-from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import History
 from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, decode
 from polonaise_proving.stages.simulated.cluster import Cluster, Node, until_stopped
 from polonaise_proving.stages.simulated.disk import SimulatedDisk

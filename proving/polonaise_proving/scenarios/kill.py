@@ -179,7 +179,7 @@ class KillCampaign(ABC):
             for partition in range(log.partition_count):
                 history = PartitionHistory(partition, copies=0)
                 await read_log(log, history)
-                history.judged = None  # these servers write no evidence
+                history.without_evidence = 0  # these servers write none
                 history.lines = [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
                 history.fed = {VIEW: ledger.all_fed(partition)}
                 history.views = {VIEW: ledger.all_balances(partition)}

@@ -32,8 +32,7 @@ from polonaise_proving.judges.checkers import CommitTimes, check, check_replicas
 from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
 from polonaise_proving.judges.moments import OwnershipCheck, all_closed, copies_hold, quorum_holds
 from polonaise_proving.record.diskaudit import FinalLog
-from polonaise_proving.record.failures import ScheduleFailed
-from polonaise_proving.record.observations import Violation
+from polonaise_proving.record.failures import ScheduleFailed, Violation
 from polonaise_proving.scenarios.delivering import Delivering
 from polonaise_proving.scenarios.trials import Trials
 from polonaise_proving.stages.simulated.cluster import Cluster, Knobs, Node

@@ -27,7 +27,8 @@ from polonaise_proving.judges.moments import (
     planned_fails_nothing,
     refused_is_left,
 )
-from polonaise_proving.record.observations import History, Violation, raise_first
+from polonaise_proving.record.failures import Violation, raise_first
+from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from polonaise_proving.stages.simulated.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise_proving.work import workload

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from polonaise.errors import BadOption
-from polonaise_proving.judges.histories import CHECKS, BrokenPromise
+from polonaise_proving.judges.histories import HELD, BrokenPromise
 from polonaise_proving.record.keptreport import KeptReport
 from polonaise_proving.stages.hosts.town import Ports
 
@@ -128,7 +128,7 @@ class SmokeReport(KeptReport):
         if self.failure:
             lines.append(f"it ended early: {self.failure}")
         elif not self.violations:
-            lines.append(f"held: {', '.join([*CHECKS, *JUDGED])}")
+            lines.append(f"held: {', '.join([*HELD, *JUDGED])}")
         lines += [f"BROKEN {each.promise}: {each.text}" for each in self.violations]
         return "\n".join(lines)
 

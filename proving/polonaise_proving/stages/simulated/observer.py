@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from polonaise.terms import PartitionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica
-from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 
 LOOK_S: Final = 0.1
