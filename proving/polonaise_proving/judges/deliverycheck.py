@@ -13,6 +13,7 @@ from zlib import crc32
 
 from polonaise.player.protocol.entries import NO_FENCE, Fence, RoutedEntry, TargetName
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise_proving.judges.rows import mistakes
 from polonaise_proving.record.diskaudit import AuditedDisk, FinalLog
 from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.observations import History
@@ -230,6 +231,8 @@ class DeliveryCheck:
             routes = [(each.id, route(each, self._names)) for each in transactions]
             expected = [RoutedEntry(id, payloads[name]) for id, payloads in routes if name in payloads]
             applied = record.effects.get(log.partition, [])
-            if last >= len(log) or applied != expected:
-                what = f"{name} to have applied the route of partition {log.partition} up to {last}: {expected}"
-                yield Violation(PROMISE, what, f"a log that ends at {len(log) - 1}, and {applied} applied")
+            for mistake in mistakes(name, {log.partition: expected}, {log.partition: applied}):
+                yield Violation(PROMISE, f"the route of the log up to {last}", mistake)
+            if last >= len(log):
+                seen = f"{name} has applied {last} of partition {log.partition}"
+                yield Violation(PROMISE, f"nothing above {len(log) - 1}, where the log ends", seen)

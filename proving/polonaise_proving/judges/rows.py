@@ -12,8 +12,8 @@ Rows = Mapping[int, Sequence[str]]
 """Bodies by partition, in order."""
 GROUP = 50
 """The transactions of each group that is appended while snapshots are taken."""
-Entries: TypeAlias = Mapping[PartitionId, Sequence[tuple[TransactionId, bytes]]]
-"""By partition, ids and payloads in their order."""
+Entries: TypeAlias = Mapping[PartitionId, Sequence[tuple[TransactionId, bytes | None]]]
+"""By partition, ids and payloads in their order; None for an entry that has none."""
 
 
 def judge(expected: Rows, found: Rows, *, ordered: bool = True) -> list[str]:
@@ -79,7 +79,9 @@ def judge_figures(figures: list[list[int]], crcs: list[tuple[int, int]], mark: i
     return wrong
 
 
-def routed(log: Entries, target: str) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
+def routed(
+    log: Mapping[PartitionId, Sequence[tuple[TransactionId, bytes]]], target: str
+) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
     """Return what the target is to get of the log."""
     found: dict[PartitionId, list[tuple[int, bytes]]] = {}
     for partition, transactions in log.items():
@@ -99,7 +101,7 @@ def mistakes(target: str, due: Entries, applied: Entries) -> list[str]:
     ]
 
 
-def _mistake(due: Sequence[tuple[int, bytes]], applied: Sequence[tuple[int, bytes]]) -> str:
+def _mistake(due: Sequence[tuple[int, bytes | None]], applied: Sequence[tuple[int, bytes | None]]) -> str:
     for place, (wanted, found) in enumerate(zip(due, applied, strict=False)):
         if wanted != found:
             seen = [id for id, _ in applied[:place]]
