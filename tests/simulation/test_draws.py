@@ -9,12 +9,14 @@ from typing import Any, cast
 import pytest
 from simulation_seeds import kept
 
+from polonaise.terms import PartitionId
 from polonaise_proving.faults import nemesis
 from polonaise_proving.faults.nemesis import LATER_ACTIONS, Nemesis, action_names
 from polonaise_proving.mutations.known import MUTATIONS
 from polonaise_proving.scenarios.schedule import Schedule, run
 from polonaise_proving.stages.simulated import World
 from polonaise_proving.stages.simulated.cluster import Cluster
+from polonaise_proving.work.workload import LATER_STEPS, ClientLife
 
 
 def named_seeds() -> list[int]:
@@ -59,14 +61,41 @@ def test_a_later_action_leaves_the_draws_of_the_others_as_they_were(
     assert rest_now == rest
 
 
+def test_what_work_a_seed_draws_is_what_it_always_was() -> None:
+    schedules = [Schedule(seed) for seed in range(20)]
+    drawn = "\n".join(str((each._drawn_steps()[1], each._random.random())) for each in schedules)
+    assert zlib.crc32(drawn.encode()) == 2_588_190_849, (
+        "every seed has another course: add a step to `workload.LATER_STEPS`, not to `STEPS` or `RARE_STEPS`"
+    )
+
+
+async def later_step(_: ClientLife, partition: PartitionId) -> None:
+    raise AssertionError("only drawn")
+
+
+@pytest.mark.parametrize(("share", "added"), [(0.0, []), (1.0, ["later_step"])])
+def test_a_later_step_leaves_the_draws_of_the_others_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, share: float, added: list[str]
+) -> None:
+    def drawn() -> tuple[list[str], list[int], float]:
+        schedule = Schedule(5)
+        steps, weights = schedule._drawn_steps()
+        return [step.__name__ for step in steps], weights, schedule._random.random()
+
+    steps, weights, after = drawn()
+    monkeypatch.setattr("polonaise_proving.scenarios.schedule.LATER_STEPS", ((later_step, share, 1, "later 1"),))
+    assert drawn() == (steps + added, weights + [1] * len(added), after)
+
+
 def with_it(chance: float, name: str) -> list[int]:
     """The seeds that are named somewhere and have a later action."""
     return [seed for seed in named_seeds() if World(seed).random(name).random() < chance]
 
 
-def test_no_seed_that_is_kept_has_a_later_action() -> None:
+def test_no_seed_that_is_kept_has_a_later_action_or_step() -> None:
     assert with_it(0.35, "an action whose name was not chosen")
-    wrong = {action.__name__: with_it(chance, name) for action, chance, _, name in LATER_ACTIONS}
+    later = [(each.__name__, share, name) for each, share, _, name in (*LATER_ACTIONS, *LATER_STEPS)]
+    wrong = {what: with_it(share, name) for what, share, name in later}
     assert {name: seeds for name, seeds in wrong.items() if seeds} == {}, "end its name with another number"
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from polonaise.terms import TransactionId
 from polonaise_proving.record.bank import Fold
 from polonaise_proving.record.failures import Violation
-from polonaise_proving.record.partitionrecord import Asked, Fate, Part, PartitionRecord
+from polonaise_proving.record.partitionrecord import AppendPart, AskedAppend, Fate, PartitionRecord
 
 
 def durability(record: PartitionRecord) -> Iterator[Violation]:
@@ -25,7 +25,7 @@ def durability(record: PartitionRecord) -> Iterator[Violation]:
     for each in record.asked:
         if each.fate is Fate.COMMITTED:
             for place in range(each.size):
-                if parts.get(each.id + place) != Part(each.append, place):
+                if parts.get(each.id + place) != AppendPart(each.append, place):
                     yield Violation("P1 durability", each.said, _at(record, each.id + place))
 
 
@@ -95,7 +95,7 @@ def fates(record: PartitionRecord) -> Iterator[Violation]:
             yield from _fate(each, ids_of.get(append, []), starts)
 
 
-def _fate(asked: Asked, ids: list[TransactionId], starts: list[TransactionId]) -> Iterator[Violation]:
+def _fate(asked: AskedAppend, ids: list[TransactionId], starts: list[TransactionId]) -> Iterator[Violation]:
     """`starts` has the first id of each batch."""
     is_refused = bool(ids) and asked.fate in (Fate.FAILED, Fate.GIVEN_UP)
     if is_refused or (asked.fate is Fate.COMMITTED and ids[:1] != [asked.id]):

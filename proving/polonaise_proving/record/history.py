@@ -10,7 +10,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, digest_of
-from polonaise_proving.record.partitionrecord import Asked, BatchSeen, Fate, Given, Made, Part
+from polonaise_proving.record.partitionrecord import (
+    AppendPart,
+    AskedAppend,
+    BatchSeen,
+    Fate,
+    GivenTransaction,
+    TransferMade,
+)
 
 
 class LineKind(StrEnum):
@@ -109,35 +116,35 @@ class PartitionHistory:
         return {id: digest_of(body) for id, body in self.entries}
 
     @property
-    def parts(self) -> Mapping[int, Part]:
-        return {id: Part(body.partition(b" ")[0].decode(errors="replace"), 0) for id, body in self.entries}
+    def parts(self) -> Mapping[int, AppendPart]:
+        return {id: AppendPart(body.partition(b" ")[0].decode(errors="replace"), 0) for id, body in self.entries}
 
     @property
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[AskedAppend]:
         """All operations, each with the last answer to it."""
-        told: dict[str, Asked] = {}
+        told: dict[str, AskedAppend] = {}
         for kind, _, name, id, _ in self.lines:
             if kind is LineKind.ASK:
-                told.setdefault(name, Asked(name, Fate.UNKNOWN, -1, 1, f"{name}, which was never answered"))
+                told.setdefault(name, AskedAppend(name, Fate.UNKNOWN, -1, 1, f"{name}, which was never answered"))
             elif kind is LineKind.ACK:
-                told[name] = Asked(name, Fate.COMMITTED, id, 1, f"{name}, which was acknowledged as {id}")
+                told[name] = AskedAppend(name, Fate.COMMITTED, id, 1, f"{name}, which was acknowledged as {id}")
             elif kind is LineKind.REFUSED:
-                told[name] = Asked(name, Fate.FAILED, -1, 1, f"{name}, which was refused")
+                told[name] = AskedAppend(name, Fate.FAILED, -1, 1, f"{name}, which was refused")
         return list(told.values())
 
     @property
-    def given(self) -> Iterator[Given]:
+    def given(self) -> Iterator[GivenTransaction]:
         for consumer, fed in self.fed.items():
             for id, digest in fed:
-                yield Given(consumer, id, digest)
+                yield GivenTransaction(consumer, id, digest)
 
     @property
-    def transfers(self) -> Iterator[Made]:
+    def transfers(self) -> Iterator[TransferMade]:
         for id, body in self.entries:
             with contextlib.suppress(ValueError):  # what is none of an operation is in nobody's name
                 operation = BankOperation.decode(body)
                 if operation.transfer is not None:
-                    yield Made(id, operation.name, operation.transfer)
+                    yield TransferMade(id, operation.name, operation.transfer)
 
     def described(self, contents: object) -> str:
         return f"a body with the digest {contents}"

@@ -23,7 +23,7 @@ class Fate(enum.Enum):
     """It was committed, and an operator has given it up by a reset of the log's head: it is in the log no more."""
 
 
-class Asked(NamedTuple):
+class AskedAppend(NamedTuple):
     """An append that a client asked for, and what it was told of it."""
 
     append: Hashable
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     """All of that in words."""
 
 
-class Part(NamedTuple):
+class AppendPart(NamedTuple):
     """One transaction of an append."""
 
     append: Hashable
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     """0 for the first transaction."""
 
 
-class Given(NamedTuple):
+class GivenTransaction(NamedTuple):
     """A transaction as somebody was given it."""
 
     who: str
@@ -79,7 +79,7 @@ def seen_of(batch: Batch) -> BatchSeen:
     )
 
 
-class Made(NamedTuple):
+class TransferMade(NamedTuple):
     """A transfer that is in the log."""
 
     id: TransactionId
@@ -104,18 +104,18 @@ class PartitionRecord(Protocol):
         ...
 
     @property
-    def parts(self) -> Mapping[TransactionId, Part]:
+    def parts(self) -> Mapping[TransactionId, AppendPart]:
         """Which append each transaction in the log is of."""
         ...
 
     @property
-    def asked(self) -> Sequence[Asked]: ...
+    def asked(self) -> Sequence[AskedAppend]: ...
 
     @property
-    def given(self) -> Iterable[Given]: ...
+    def given(self) -> Iterable[GivenTransaction]: ...
 
     @property
-    def transfers(self) -> Iterable[Made]:
+    def transfers(self) -> Iterable[TransferMade]:
         """The transfers in the log, by rising ids."""
         ...
 

@@ -10,7 +10,14 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise_proving.record.bank import Transfer
 from polonaise_proving.record.diskaudit import FinalLog
 from polonaise_proving.record.observations import ACCOUNT_START, MOVE, History, Kind, describe, parse_body
-from polonaise_proving.record.partitionrecord import Asked, BatchSeen, Given, Made, Part, seen_of
+from polonaise_proving.record.partitionrecord import (
+    AppendPart,
+    AskedAppend,
+    BatchSeen,
+    GivenTransaction,
+    TransferMade,
+    seen_of,
+)
 from polonaise_proving.record.serializability import SerializabilityCheck
 
 
@@ -36,31 +43,31 @@ class ScheduleRecord:
         return dict(enumerate(self._log.transactions))
 
     @cached_property
-    def parts(self) -> Mapping[TransactionId, Part]:
+    def parts(self) -> Mapping[TransactionId, AppendPart]:
         return {
-            id: Part(None, 0) if body is None else Part(body.number, body.place)
+            id: AppendPart(None, 0) if body is None else AppendPart(body.number, body.place)
             for id, body in enumerate(self._log.bodies)
             if not self._log.transactions[id].own
         }
 
     @cached_property
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[AskedAppend]:
         return [
-            Asked(each.number, each.fate, each.id, each.count, str(each))
+            AskedAppend(each.number, each.fate, each.id, each.count, str(each))
             for each in self._history.tries
             if each.partition == self._log.partition
         ]
 
     @property
-    def given(self) -> Iterator[Given]:
+    def given(self) -> Iterator[GivenTransaction]:
         for id, transaction in sorted(self._history.seen[self._log.partition].items()):
-            yield Given("somebody", id, transaction)
+            yield GivenTransaction("somebody", id, transaction)
 
     @property
-    def transfers(self) -> Iterator[Made]:
+    def transfers(self) -> Iterator[TransferMade]:
         for id, body in enumerate(self._log.bodies):
             if body is not None and body.kind is Kind.MOVE:
-                yield Made(id, f"try {body.number}", Transfer(*MOVE.unpack_from(body.rest)))
+                yield TransferMade(id, f"try {body.number}", Transfer(*MOVE.unpack_from(body.rest)))
 
     @cached_property
     def _judged(self) -> SerializabilityCheck:

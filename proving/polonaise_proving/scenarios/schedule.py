@@ -43,7 +43,7 @@ from polonaise_proving.stages.simulated.world import World
 from polonaise_proving.work import workload
 from polonaise_proving.work.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise_proving.work.leaseholding import HOLDERS, LeaseHolders
-from polonaise_proving.work.workload import RARE_STEPS, STEPS, ClientLife, Step
+from polonaise_proving.work.workload import LATER_STEPS, RARE_STEPS, STEPS, ClientLife, Step
 
 if TYPE_CHECKING:
     from polonaise_proving.judges.archivecheck import ArchiveCheck
@@ -265,7 +265,12 @@ class Schedule:
             weights = [weight for _, weight in STEPS]
         rare = self.world.random("rare work")
         weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
-        return [step for step, _ in (*STEPS, *RARE_STEPS)], weights
+        steps = [step for step, _ in (*STEPS, *RARE_STEPS)]
+        for step, share, weight, name in LATER_STEPS:
+            if self.world.random(name).random() < share:
+                steps.append(step)
+                weights.append(weight)
+        return steps, weights
 
     def _add(self, name: str, operator: _Operator, count: int = 1) -> None:
         self._operators.append(operator)

@@ -601,3 +601,11 @@ RARE_STEPS: Final[tuple[tuple[Step, int], ...]] = (
     (list_registers, 3),
     (append_copied, 8),
 )
+"""Steps that few seeds have. Nothing is added here or to `STEPS`, see `LATER_STEPS`."""
+
+LATER_STEPS: Final[tuple[tuple[Step, float, int, str], ...]] = ()
+"""Steps that were added later: step, the share of seeds that have it, its weight, and the name under which it is drawn.
+
+Each is drawn by a generator of its own, `World.random(name)`, so that only the seeds that have it take another course.
+As with `faults.nemesis.LATER_ACTIONS`, the name ends with a number, by which none of the seeds is one that is kept.
+"""
