@@ -170,10 +170,14 @@ def test_a_log_that_is_as_was_told_has_nothing_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "lines", "naming"),
     [
-        (ENTRIES[1:], LINES, "a.1/0/1 was acknowledged as 0, and there is nothing"),
-        ([*ENTRIES, (2, body("a.1/0/3"))], LINES, "a.1/0/3 was refused, and is in the log"),
-        ([*ENTRIES, (2, body("b.1/0/1"))], LINES, "b.1/0/1 is in the log 2 times"),
-        ([*ENTRIES, (2, body("c.1/0/1"))], LINES, "nobody asked for it"),
+        (ENTRIES[1:], LINES, "a.1/0/1, which was acknowledged as 0; seen: nothing at 0"),
+        ([*ENTRIES, (2, body("a.1/0/3"))], LINES, "a.1/0/3, which was refused; seen: it is in the log as [2]"),
+        (
+            [*ENTRIES, (2, body("b.1/0/1"))],
+            LINES,
+            "never answered; seen: it is in the log as [1, 2]",
+        ),
+        ([*ENTRIES, (2, body("c.1/0/1"))], LINES, "only what a client has asked for"),
         (ENTRIES, [*LINES, Line(LineKind.WRONG, 0, "a.1: read twice")], "a.1: read twice"),
     ],
 )
