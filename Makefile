@@ -37,7 +37,7 @@ $(CLASSES): $(STAMP) tests/rigs/quickspark.py
 	PYTHONPATH=tests $(BIN)/python -m rigs.quickspark
 
 # Three processes for two cores: some tests wait rather than work. mypy has one core, so the tests do not wait for it.
-check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: 4 minutes on 2 cores
+check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: 2 minutes on 2 cores
 	$(BIN)/ruff format --check src proving tests benchmarks examples docs/site
 	$(BIN)/ruff check src proving tests benchmarks examples docs/site
 	$(BIN)/lint-imports --no-cache
