@@ -501,13 +501,13 @@ async def test_copies_that_promised_later_sessions_tell_of_an_older_coordinator_
     held_down(server)
     latest = service.snapshot()
     assert latest["description"] == older["description"]
-    assert not (await status_of(town)).coordinator_disbelief, "all is well but for the server"
+    assert not (await status_of(town)).belief.doubt, "all is well but for the server"
     service.restore({**latest, "partition-1": older["partition-1"]})
     status = await status_of(town)
-    assert status.coordinator_disbelief.startswith("it answers, but what it holds is older than what copies on storage")
-    assert "partitions 1 " in status.coordinator_disbelief
+    assert status.belief.doubt.startswith("it answers, but what it holds is older than what copies on storage")
+    assert "partitions 1 " in status.belief.doubt
     service.restore(latest)
-    assert not (await status_of(town)).coordinator_disbelief
+    assert not (await status_of(town)).belief.doubt
 
 
 @in_a_town(partitions=PARTITIONS)

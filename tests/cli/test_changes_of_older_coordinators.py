@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from polonaise.admin.askedservers import later_noted, not_asked
+from polonaise.admin.belief import later_noted, not_asked
 from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.servers import move_owner
@@ -265,7 +265,7 @@ def test_a_copy_that_promised_a_later_session_tells_while_no_server_answers(
                 await coordinator.set_partition(partition, replace(current.value, session=5), current.version)
 
     asyncio.run(given_out())
-    monkeypatch.setattr("polonaise.admin.askedservers.ask_noted", told)
+    monkeypatch.setattr("polonaise.admin.belief.ask_noted", told)
     words = "of partitions 1 the copies on e know later sessions"
     if command == "topic list":
         said = shell.run(*asked)

@@ -9,6 +9,7 @@ import pytest
 import rich.console
 from rich.console import Console
 
+from polonaise.admin.belief import Belief
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
 from polonaise.cli.cluster import ROWS_MAX, _watch, fitting, screen_of
 from polonaise.cli.opencluster import partition_rows, size, storage_rows
@@ -219,7 +220,7 @@ def test_a_server_that_does_not_reach_a_storage_node_is_named() -> None:
 def test_what_an_older_coordinator_tells_of_partitions_is_said_to_be_what_it_holds() -> None:
     status = cluster([partition(0)])
     assert not any("may not be so" in line for line in text_of(list(screen_of(status))))
-    lines = text_of(list(screen_of(replace(status, coordinator_disbelief="it is not believed by server 3"))))
+    lines = text_of(list(screen_of(replace(status, belief=Belief("it is not believed by server 3")))))
     assert lines[1:3] == [
         "coordinator zookeeper://z:1/bank: it is not believed by server 3",
         "which partitions, servers and owners there are is below as it holds it, and may not be so",

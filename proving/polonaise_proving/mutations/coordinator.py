@@ -74,8 +74,8 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "operators-change-what-is-not-believed": Mutation(
         "polonaise.admin.opening",
-        "        if status.coordinator_disbelief:\n",
-        "        if False:\n",
+        "        status.belief.refuse(",
+        "        _ = (",
         "P13: an operator's change goes through on an older copy of the coordinator, and gives ids out a second time",
         test="tests/cli/test_changes_of_older_coordinators.py"
         "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]",
@@ -113,7 +113,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_nobody_is_told_to_take_a_server_out_of_a_coordinator_that_is_not_believed",
     ),
     "later-notes-not-looked-at": Mutation(
-        "polonaise.admin.askedservers",
+        "polonaise.admin.belief",
         'isinstance(told := each.get("noted"), int) and told > version\n',
         'isinstance(told := each.get("noted"), int) and False\n',
         "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
@@ -121,7 +121,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt",
     ),
     "later-promises-not-looked-at": Mutation(
-        "polonaise.admin.askedservers",
+        "polonaise.admin.belief",
         "told.fence > sessions.get(each, told.fence)",
         "told.fence > sessions.get(each, told.fence) + 2**63",
         "P13: with all servers stopped, an older coordinator takes a storage node out whose copy is needed and answers",

@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, PartitionValue
 from polonaise.errors import (
     CertificateRefused,
     PolonaiseError,
@@ -25,19 +25,26 @@ from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     NOTES_VERSION,
     ROLE_CLIENT,
     ROLE_OPERATOR,
     ROLE_SERVER,
     ROLE_STORAGE,
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    GetAssignment,
     Health,
     HealthIs,
     NotedAre,
     TellNoted,
 )
+from polonaise.wire.topics import parse_assignment
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 Told: TypeAlias = dict[str, Any] | PolonaiseError
 """A node's health document, or the error for which it could not be had."""
@@ -158,6 +165,49 @@ async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[Storage
         noted = Noted.of(document["note"])
         servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
         return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)
+
+
+class AskedServers(NamedTuple):
+    """What a server has told of its cluster."""
+
+    description: ClusterDescription
+    """Its key, its storage nodes with their addresses, and its partitions, as if none were in topics."""
+    assignment: Assignment
+
+
+async def ask_servers(host: Host, addresses: Iterable[str], timeout_s: float) -> AskedServers | None:
+    """Return what the first of the servers at these addresses tells that answers; None if none does."""
+    for address in addresses:
+        try:
+            return await _tell(host, address, timeout_s)
+        except PolonaiseError:
+            continue  # the next one may know
+    return None
+
+
+async def _tell(host: Host, address: str, timeout_s: float) -> AskedServers:
+    async with connected(host, address, ROLE_SERVER, ROLE_CLIENT, ANY_CLUSTER, timeout_s) as connection:
+        assert connection.peer is not None
+        key = connection.peer.cluster_key
+        partitions = (await _answer(connection, DescribeCluster(), ClusterIs, timeout_s)).partitions
+        rows = parse_assignment(await _answer(connection, GetAssignment(-1, 0), AssignmentIs, timeout_s))
+    assignment = Assignment({each.partition: Owner(each.server, each.address, each.generation) for each in rows})
+    health = await ask_health(host, address, ROLE_SERVER, key, timeout_s)
+    if not isinstance(health, dict):
+        raise health
+    try:
+        nodes = {str(name): str(node["address"]) for name, node in health["storage"].items()}
+    except (AttributeError, LookupError, TypeError):
+        raise ProtocolError("its health names no storage nodes: it may be of another version") from None
+    total = max(partitions, max(assignment.owners, default=-1) + 1)
+    return AskedServers(ClusterDescription.new(key, total, nodes), assignment)
+
+
+async def _answer(connection: Connection, request: Message, kind: type[M], timeout_s: float) -> M:
+    answer = await connection.request(request, deadline_s=timeout_s)
+    if not isinstance(answer, kind):
+        raise ProtocolError(f"the node did not answer with {kind.__name__}: it may be of another version")
+    return answer
 
 
 def trouble_in(told: Told) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, later_promised, not_asked, outdated_at
-from polonaise.admin.asking import Told, ask_health, not_named, stores_in, trouble_in
+from polonaise.admin.asking import Told, ask_health, ask_servers, not_named, stores_in, trouble_in
+from polonaise.admin.belief import BELIEVED, Belief, disbelief, later_noted, later_promised, not_asked, outdated_at
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -288,10 +288,8 @@ class ClusterStatus:
     """Why each server that the coordinator consists of does not serve, by its address; empty for one that does."""
     took_s: float
     """The seconds that asking took."""
-    coordinator_disbelief: str = ""
-    """Why nodes don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
-    not_asked: PolonaiseError | None = None
-    """Why no node could be asked whether it believes that, although one is there; None if one could, or none is."""
+    belief: Belief = BELIEVED
+    """Whether the nodes believe what the coordinator holds."""
 
     @property
     def wellness(self) -> Wellness:
@@ -314,7 +312,7 @@ class ClusterStatus:
     @property
     def coordinator_trouble(self) -> str:
         """Why the coordinator could not be read, or is not believed, as text; empty if all is well."""
-        return self.coordinator_disbelief if self.coordinator_error is None else str(self.coordinator_error)
+        return self.belief.doubt if self.coordinator_error is None else str(self.coordinator_error)
 
     @property
     def coordinator_troubles(self) -> list[str]:
@@ -428,16 +426,8 @@ class ClusterObserver:
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         partitions = [self._partition_status(partition, answers) for partition in range(description.total)]
-        doubt = disbelief(answers, last.expected)
-        if not doubt and error is None:
-            # Of those that are ready their owners believe it; others may have none that could tell.
-            unproved = [each.partition for each in partitions if each.condition is None or not each.condition.ready]
-            doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))
         stored = dict(zip(description.nodes, storage, strict=True))
-        if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers):
-            doubt = later_noted(stored, last.version)
-            if not doubt and error is None:
-                doubt = await later_promised(self._host, self._coordinator, description, self._timeout_s)
+        belief = await self._belief(description, answers, stored, partitions, known=error is None)
         owned = Counter(owner.server for owner in last.owners.values())
         copies, stores = _copies_in(description, last.owners, answers), stores_in(answers.values())
         return ClusterStatus(
@@ -450,13 +440,13 @@ class ClusterObserver:
                     addresses[server],
                     None if last.members is None else server in last.registered,
                     None if last.assignment is None else owned[server],
-                    _server_trouble(server, answer, doubt),
+                    _server_trouble(server, answer, belief.doubt),
                     (*_told_by(answer, known=error is None), *_without_the_store(answer, stores)),
                     last.expected.name_of(server) or _text_told(answer, "name"),
                     _unable(answer),
                     _reached_by(answer),
                     tuple(answer.get("given_up", ())) if isinstance(answer, dict) else (),
-                    bool(doubt),
+                    bool(belief.doubt),
                 )
                 for server, answer in answers.items()
             ],
@@ -472,9 +462,30 @@ class ClusterObserver:
             partitions,
             ensemble,
             self._host.clock.monotonic_s() - began_s,
-            doubt,
-            not_asked(answers, stored, last.expected),
+            belief,
         )
+
+    async def _belief(
+        self,
+        description: ClusterDescription,
+        servers: Mapping[ServerId, Told],
+        storage: Mapping[StorageId, Told],
+        partitions: Sequence[PartitionStatus],
+        *,
+        known: bool,
+    ) -> Belief:
+        """Return whether the coordinator is believed. Each further source is asked only while none has a doubt."""
+        last = self._last
+        doubt = disbelief(servers, last.expected)
+        if not doubt and known:
+            # Of those that are ready their owners believe it; others may have none that could tell.
+            unproved = [each.partition for each in partitions if each.condition is None or not each.condition.ready]
+            doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))
+        if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers.values()):
+            doubt = later_noted(storage, last.version)
+            if not doubt and known:
+                doubt = await later_promised(self._host, self._coordinator, description, self._timeout_s)
+        return Belief(doubt) if doubt else Belief(unknown=not_asked(servers, storage, last.expected))
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return what the coordinator keeps of a partition. Raises `UnknownPartition`, `CoordinatorUnavailable`."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from polonaise.admin.askedservers import SHUT_OUT, outdated_in, some
 from polonaise.admin.asking import ask_health, ask_noted, values_in
+from polonaise.admin.belief import SHUT_OUT, outdated_in, some
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK

@@ -9,7 +9,7 @@ from typing import Final
 
 from polonaise.admin.cluster import ClusterObserver
 from polonaise.coordination import Coordinator
-from polonaise.errors import CoordinatorOutdated, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.host.tls import CLIENT, tls_identity
@@ -90,16 +90,8 @@ class _Belief:
         status = await ClusterObserver(self._host, self._coordinator, self._address, _ASK_S).look()
         if status.coordinator_error is not None:
             raise status.coordinator_error
-        if status.coordinator_disbelief:
-            raise CoordinatorOutdated(
-                f"{self._coordinator}: {status.coordinator_disbelief}. The change that was asked for was not made: it "
-                "would be lost with this state"
-            )
-        if status.not_asked is not None:
-            raise type(status.not_asked)(
-                f"{self._coordinator}: nobody could be asked whether it holds the latest state: "
-                f"{status.not_asked.text}. The change that was asked for was not made"
-            )
+        not_done = "The change that was asked for was not made"
+        status.belief.refuse(self._coordinator, not_done, ": it would be lost with this state")
         self._asked_s = self._host.clock.monotonic_s()
 
     async def close(self) -> None:

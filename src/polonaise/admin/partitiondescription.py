@@ -60,7 +60,7 @@ async def describe_partition(observer: ClusterObserver, partition: PartitionId) 
     required = None if cluster.description is None else cluster.description.requirements().get(partition)
     replicas = [_replica_status(name, value, status) for name in value.members]
     told = "" if required is None else required.told
-    return PartitionDescription(status, value, replicas, told, cluster.coordinator_disbelief)
+    return PartitionDescription(status, value, replicas, told, cluster.belief.doubt)
 
 
 def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:

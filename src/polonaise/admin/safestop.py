@@ -125,8 +125,8 @@ def _unknown(status: ClusterStatus) -> list[str]:
     lines = [f"{_named(not_ready)}: not ready, or not known to be, already"] if not_ready else []
     if status.coordinator_error is not None:
         lines.append(f"the coordinator can't be read, so nobody knows who would take over: {status.coordinator_error}")
-    elif status.coordinator_disbelief:
-        lines.append(f"nobody could take over with this coordinator: {status.coordinator_disbelief}")
+    elif status.belief.doubt:
+        lines.append(f"nobody could take over with this coordinator: {status.belief.doubt}")
     return lines
 
 

@@ -20,7 +20,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, Rows, on_cluster, partition_rows, server_rows, storage_rows
 from polonaise.cli.output import Json, print_all, printable, renderable, say, say_either, say_json, table_of, tidy
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
-from polonaise.errors import BadOption, CoordinatorOutdated, WrongClusterKey
+from polonaise.errors import BadOption, WrongClusterKey
 from polonaise.host.stopsignals import stop_signals_call
 from polonaise.redaction import redacted
 from polonaise.terms import counted, partition_words
@@ -59,7 +59,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
         return parts
     if status.coordinator_error is not None:
         parts.append("below is what the coordinator said last, or servers know of it, and what the nodes say now")
-    elif status.coordinator_disbelief:
+    elif status.belief.doubt:
         parts.append("which partitions, servers and owners there are is below as it holds it, and may not be so")
     if status.required:
         parts.append(f"commits need {status.required}")
@@ -383,33 +383,29 @@ async def cluster_backup(
     coordinator has been put back to an older state: when the file is a backup with later values, or the coordinator
     itself or the servers, which are asked, tell of it.
     """
-    from polonaise.admin.askedservers import marked_outdated, outdated_in
+    from polonaise.admin.belief import Belief, marked_outdated, outdated_in
     from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, write_backup
     from polonaise.host.replacing import is_standard_output
 
     opened, path = cluster.coordinator, _OUTPUT if file == _STREAM else file
     noted = await backup(opened)
-    status = await cluster.observer.look()
-    older = marked_outdated(noted.partitions) or status.coordinator_disbelief
+    belief = (await cluster.observer.look()).belief
+    if marked := marked_outdated(noted.partitions):
+        belief = Belief(marked)
     if not force:
         check_replaces_no_later(path, noted)
-        if not older and status.not_asked is not None:
-            raise type(status.not_asked)(
-                f"{opened}: nobody could be asked whether it holds the latest state: {status.not_asked.text}. "
-                "Nothing was written: keep your earlier backups. To have these values all the same, name another "
-                "file, with --force"
-            )
-        if older:
-            raise CoordinatorOutdated(
-                f"{opened}: {older}. Nothing was written: keep your earlier backups. To have these values all "
-                "the same, name another file, with --force"
-            )
+        belief.refuse(
+            opened,
+            "Nothing was written: keep your earlier backups. To have these values all the same, name another file, "
+            "with --force",
+        )
     in_output = is_standard_output(path)
     write_backup(path, noted)
     assert noted.description is not None
     key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted.partitions)
-    if older:
-        typer.echo(f"WARNING: {opened}: {older}. Keep your earlier backups: this one is of an older state", err=True)
+    if belief.doubt:
+        older = "Keep your earlier backups: this one is of an older state"
+        typer.echo(f"WARNING: {opened}: {belief.doubt}. {older}", err=True)
     if cluster.as_json:
         told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
     else:

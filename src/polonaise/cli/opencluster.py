@@ -237,7 +237,7 @@ class OpenCluster:
         status = await self.observer.look()
         if status.coordinator_error is not None:
             raise status.coordinator_error
-        self.warn_of(status.coordinator_disbelief)
+        self.warn_of(status.belief.doubt)
         return status
 
     def warn_of(self, doubt: str) -> None:
@@ -248,7 +248,7 @@ class OpenCluster:
     async def warn_of_older_state(self) -> None:
         """Ask the coordinator and all nodes, and warn as `warn_of` does: for what did not ask the nodes itself."""
         status = await self.observer.look()
-        self.warn_of(status.coordinator_disbelief)
+        self.warn_of(status.belief.doubt)
 
     async def edits(self) -> MemberEdits:
         """Return what changes members of partitions. Raises what keeps the cluster from being changed."""

@@ -1,17 +1,18 @@
-"""What servers and storage nodes tell in the coordinator's place, and whether they believe it."""
+"""Whether servers and storage nodes believe what their coordinator holds, by what they and it tell."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
-from polonaise.admin.asking import Told, ask_health, ask_noted, connected
+from polonaise.admin.asking import Told, ask_noted
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.rebuilding import Promised
-from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner, PartitionValue
+from polonaise.coordination.values import ClusterDescription, ExpectedServers, PartitionValue
 from polonaise.errors import (
     CertificateRefused,
     CertificateUnusable,
@@ -19,28 +20,13 @@ from polonaise.errors import (
     CoordinatorLost,
     CoordinatorOutdated,
     PolonaiseError,
-    ProtocolError,
     TlsNotSpoken,
     TlsRequired,
     UnsupportedVersion,
 )
 from polonaise.host import Host
-from polonaise.link.connection import Connection
-from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.recoverycommand import RECOVER
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
-from polonaise.wire.codec import Message
-from polonaise.wire.messages import (
-    ROLE_CLIENT,
-    ROLE_SERVER,
-    AssignmentIs,
-    ClusterIs,
-    DescribeCluster,
-    GetAssignment,
-)
-from polonaise.wire.topics import parse_assignment
-
-M = TypeVar("M", bound=Message)
 
 _READS_MAX: Final = 64
 
@@ -52,47 +38,27 @@ SHUT_OUT: Final = (CertificateRefused, CertificateUnusable, TlsRequired, TlsNotS
 """The errors of a node that is there, and that this process can't ask as it is: mending that is up to the operator."""
 
 
-class AskedServers(NamedTuple):
-    """What a server has told of its cluster."""
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Whether a cluster's nodes believe what its coordinator holds: they do, they doubt it, or it is not known."""
 
-    description: ClusterDescription
-    """Its key, its storage nodes with their addresses, and its partitions, as if none were in topics."""
-    assignment: Assignment
+    doubt: str = ""
+    """Why they don't, such as that it is of an older state than theirs; empty if they do, or it is not known."""
+    unknown: PolonaiseError | None = None
+    """Why no node could be asked, although one is there; None if one could, or none is, or there is a doubt."""
 
-
-async def ask_servers(host: Host, addresses: Iterable[str], timeout_s: float) -> AskedServers | None:
-    """Return what the first of the servers at these addresses tells that answers; None if none does."""
-    for address in addresses:
-        try:
-            return await _ask(host, address, timeout_s)
-        except PolonaiseError:
-            continue  # the next one may know
-    return None
-
-
-async def _ask(host: Host, address: str, timeout_s: float) -> AskedServers:
-    async with connected(host, address, ROLE_SERVER, ROLE_CLIENT, ANY_CLUSTER, timeout_s) as connection:
-        assert connection.peer is not None
-        key = connection.peer.cluster_key
-        partitions = (await _answer(connection, DescribeCluster(), ClusterIs, timeout_s)).partitions
-        rows = parse_assignment(await _answer(connection, GetAssignment(-1, 0), AssignmentIs, timeout_s))
-    assignment = Assignment({each.partition: Owner(each.server, each.address, each.generation) for each in rows})
-    health = await ask_health(host, address, ROLE_SERVER, key, timeout_s)
-    if not isinstance(health, dict):
-        raise health
-    try:
-        nodes = {str(name): str(node["address"]) for name, node in health["storage"].items()}
-    except (AttributeError, LookupError, TypeError):
-        raise ProtocolError("its health names no storage nodes: it may be of another version") from None
-    total = max(partitions, max(assignment.owners, default=-1) + 1)
-    return AskedServers(ClusterDescription.new(key, total, nodes), assignment)
+    def refuse(self, coordinator: Coordinator, not_done: str, lost: str = "") -> None:
+        """Raise `CoordinatorOutdated` if there is a doubt, which says `lost` besides, or why that is not known."""
+        if self.doubt:
+            raise CoordinatorOutdated(f"{coordinator}: {self.doubt}. {not_done}{lost}")
+        if self.unknown is not None:
+            raise type(self.unknown)(
+                f"{coordinator}: nobody could be asked whether it holds the latest state: {self.unknown.text}. "
+                f"{not_done}"
+            )
 
 
-async def _answer(connection: Connection, request: Message, kind: type[M], timeout_s: float) -> M:
-    answer = await connection.request(request, deadline_s=timeout_s)
-    if not isinstance(answer, kind):
-        raise ProtocolError(f"the node did not answer with {kind.__name__}: it may be of another version")
-    return answer
+BELIEVED: Final = Belief()
 
 
 def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> str:
