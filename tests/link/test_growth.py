@@ -89,7 +89,7 @@ def greeted(heard: Callable[[Connection, Message, int, int], None], *, accepted:
     )
     connection.connection_made(Deaf())  # type: ignore[arg-type]
     connection.data_received(wire(GREETING))
-    assert connection.peer is not None
+    assert connection.is_greeted
     return connection
 
 

@@ -223,7 +223,7 @@ async def test_a_flipped_bit_in_a_hello_is_worth_another_try(rig: Rig, *, ends: 
         with pytest.raises(PolonaiseError) as raised:
             await rig.connect(0.5)
         assert raised.value.retry is Retry.AGAIN, raised.value
-    assert (await rig.connect()).peer is not None
+    assert (await rig.connect()).is_greeted
 
 
 @pytest.mark.parametrize("head_bytes", [0, 2**28])

@@ -434,5 +434,4 @@ class FakeServer:
 
 
 def _client(connection: Connection) -> int:
-    assert connection.peer is not None
     return connection.peer.node

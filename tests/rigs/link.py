@@ -69,7 +69,7 @@ class Side:
 
     def _hear(self, connection: Connection, message: Message, request: int, partition: int) -> None:
         assert connection.closed is None, "nothing is delivered on a closed connection"
-        assert connection.peer is not None, "nothing is delivered before the peer's hello was checked"
+        assert connection.is_greeted, "nothing is delivered before the peer's hello was checked"
         self.heard.append(message)
         self.on_message(connection, message, request, partition)
 

@@ -151,7 +151,6 @@ async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[Storage
     """Return the name of the storage node at this address, and what it has noted and promised, or raise why not."""
     # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
     async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
-        assert connection.peer is not None
         if connection.peer.version_max < NOTES_VERSION:
             raise UnsupportedVersion("the storage node is too old to tell: upgrade it, then repeat the command")
         told = await connection.request(TellNoted(), deadline_s=timeout_s)
@@ -187,7 +186,6 @@ async def ask_servers(host: Host, addresses: Iterable[str], timeout_s: float) ->
 
 async def _tell(host: Host, address: str, timeout_s: float) -> AskedServers:
     async with connected(host, address, ROLE_SERVER, ROLE_CLIENT, ANY_CLUSTER, timeout_s) as connection:
-        assert connection.peer is not None
         key = connection.peer.cluster_key
         partitions = (await _answer(connection, DescribeCluster(), ClusterIs, timeout_s)).partitions
         rows = parse_assignment(await _answer(connection, GetAssignment(-1, 0), AssignmentIs, timeout_s))

@@ -232,7 +232,7 @@ async def check_end(host: Host, coordinator: Coordinator, state: HeadState, rese
     address = cluster.address_of(reset.source)
     try:
         async with connected(host, address, ROLE_STORAGE, ROLE_OPERATOR, cluster.key, timeout_s) as connection:
-            if connection.peer is None or connection.peer.version_max < BATCHES_VERSION:
+            if connection.peer.version_max < BATCHES_VERSION:
                 return
             asked = FindBatch(reset.to)
             found = await connection.request(asked, partition=state.partition, deadline_s=timeout_s)

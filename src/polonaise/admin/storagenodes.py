@@ -329,6 +329,5 @@ async def empty_copy(
 async def _check(connection: Connection, name: StorageId, address: str, timeout_s: float) -> None:
     if (other := not_named(name, address, await health_on(connection, timeout_s))) is not None:
         raise other
-    assert connection.peer is not None
     if connection.peer.version_max < EMPTYING_VERSION:
         raise UnsupportedVersion(f"storage node {name} is too old to empty copies: upgrade it, then repeat the command")

@@ -268,7 +268,6 @@ async def connect_to_server(
 
 def check_knows(connection: Connection, version: int, what: str) -> None:
     """Raise `UnsupportedVersion` if the server speaks no protocol version from `version` on."""
-    assert connection.peer is not None
     if connection.peer.version_max < version:
         raise UnsupportedVersion(
             f"{connection.peer_name} speaks protocol {connection.peer.version_max}, and {what} takes {version}: "

@@ -325,7 +325,6 @@ class ServerDiscovery:
             # missing cluster key, and the error would not say that the server is too old.
             version_min=DISCOVERY_VERSION,
         )  # fmt: skip
-        assert connection.peer is not None
         if self._key == ANY_CLUSTER:
             self._key = connection.peer.cluster_key
         return connection

@@ -190,9 +190,16 @@ class Connection(asyncio.Protocol):
         self._greeting.barred = error
 
     @property
-    def peer(self) -> Hello | None:
-        """The peer's hello; None until it has been checked."""
-        return self._greeting.peer
+    def is_greeted(self) -> bool:
+        """Whether the peer's hello has been checked, which comes before all that is delivered."""
+        return self._greeting.peer is not None
+
+    @property
+    def peer(self) -> Hello:
+        """The peer's hello, once it has been checked."""
+        peer = self._greeting.peer
+        assert peer is not None, "nobody asks who the peer is before it has said hello"
+        return peer
 
     @property
     def peer_role(self) -> int:
@@ -420,7 +427,7 @@ class Connection(asyncio.Protocol):
         if self._budget is not None:
             self._budget.release(self)
         why = f": {exc}" if exc else ""
-        if self.peer is not None or self._greeting.accepted:
+        if self.is_greeted or self._greeting.accepted:
             lost = ConnectionLost(f"the connection to {self.peer_name} broke{why}")
         else:
             lost = ConnectionLost(
@@ -542,13 +549,13 @@ class Connection(asyncio.Protocol):
         self._book(self.unsent_bytes)
         if self.peer_role in _MEASURED and (counts := segment_counts(self._transport)) is not None:
             self.losses.seen(now, counts.sent, counts.resent)
-        if not self._ask_time(now) and self.peer is not None and self._outbox.ping_due(now, self._inbox.heard_s):
+        if not self._ask_time(now) and self.is_greeted and self._outbox.ping_due(now, self._inbox.heard_s):
             self.send_frame(_PING)
         self._schedule_beat()
 
     def _ask_time(self, now: float) -> bool:
         """Ask the peer for its time if that is due; return whether it was asked."""
-        if self.peer is None or self.peer.version_max < CLOCK_VERSION or not self.clock.due(now):
+        if not self.is_greeted or self.peer.version_max < CLOCK_VERSION or not self.clock.due(now):
             return False
         self.send(AskTime())
         return True

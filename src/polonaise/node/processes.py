@@ -129,7 +129,6 @@ async def _look_as(role: int, host: Host, address: str, look_s: float) -> Polona
         connection = await _connected(role, host, address, look_s)
     except PolonaiseError as error:
         return error
-    assert connection.peer is not None
     key = connection.peer.cluster_key
     connection.close()
     return None if key == ANY_CLUSTER else fresh(WrongClusterKey("it belongs to a cluster"))

@@ -115,7 +115,7 @@ class ClientConnections:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         requests = self._open.pop(connection, None)
-        if requests is None or connection.peer is None:
+        if requests is None:
             return
         for task in list(requests.waits):
             task.cancel()
@@ -136,7 +136,7 @@ class ClientConnections:
         if connection.peer_role == ROLE_SERVER and not isinstance(message, Health):
             name = type(message).__name__
             raise ProtocolError(f"whoever is no client may ask a server for its health only, and sent {name}")
-        stranger = connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER
+        stranger = connection.peer.cluster_key == ANY_CLUSTER
         asked = self._cluster.answering(message, stranger=stranger)
         if asked is not None:
             self._answer(connection, partition, request, *asked)

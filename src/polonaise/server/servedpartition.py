@@ -82,7 +82,6 @@ def receive(
     inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> list[Effect]:
     """Bring the owner a client's message, and return the effects; raises the `PolonaiseError` to refuse it with."""
-    assert connection.peer is not None
     client_id = connection.peer.node
     match message:
         case Append():
@@ -381,8 +380,7 @@ class ServedPartition:
         self._carry_out(receive(self.owner, connection, message, request, self._now, self._settings.inline_bytes_max))
 
     def disconnected(self, connection: Connection) -> None:
-        if connection.peer is not None:
-            self._carry_out(self.owner.unmount(connection.peer.node, connection))
+        self._carry_out(self.owner.unmount(connection.peer.node, connection))
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
         self._carry_out(self.owner.stored(name, connection, session, number, self._now))

@@ -576,8 +576,8 @@ class SessionStart:
 
     async def _have_forgotten(self, value: PartitionValue, name: StorageId, answer: ReplicaAnswer) -> None:
         """Lower the marks of a reset's source, before it is cut and joins, if an earlier reset has outdated them."""
-        peer = self._connections[name].peer
-        if headreset.must_forget(value, answer, self._certain) and peer and peer.version_max >= MARKS_VERSION:
+        knows_marks = self._connections[name].peer.version_max >= MARKS_VERSION
+        if knows_marks and headreset.must_forget(value, answer, self._certain):
             since = headreset.cut_since(value, answer)
             expect(await self._ask(name, LowerMarks(self._session, self._certain, since)), Done)
 

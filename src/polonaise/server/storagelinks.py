@@ -280,7 +280,6 @@ class StorageLink:
         """Close the connection and raise what is wrong if it leads to another storage node: one copy could count as
         two.
         """
-        assert connection.peer is not None
         try:
             if connection.peer.version_max >= NAMES_VERSION:
                 asked = Identify(self.name)
@@ -294,8 +293,7 @@ class StorageLink:
     def _check_distinct(self, connection: Connection) -> None:
         """Raise `BadOption` if another link leads to the same node, by the random number in its hello."""
         for other in self._others.values():
-            theirs, ours = other.session and other.session.peer, connection.peer
-            if other is not self and theirs and ours and theirs.node == ours.node != 0:
+            if other is not self and other.session and other.session.peer.node == connection.peer.node != 0:
                 raise BadOption(
                     f"{self.name} and {other.name} are the same storage node: a cluster needs one for each copy; give "
                     "each the address of its own node (polonaise storage move NAME HOST:PORT)"

@@ -119,7 +119,7 @@ class ValueNotes:
 
     async def _tell(self, name: StorageId, known: dict[str | PartitionId, Any]) -> None:
         connection = self._links[name].bulk
-        if connection is None or connection.peer is None or connection.peer.version_max < NOTES_VERSION:
+        if connection is None or connection.peer.version_max < NOTES_VERSION:
             return
         before, told = self._told.get(name, (None, {}))
         told = told if before is connection else {}

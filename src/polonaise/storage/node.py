@@ -303,7 +303,6 @@ class StorageNode:
 
     def _on_greeted(self, connection: Connection) -> None:
         """Check a server's cluster, or note an operator. A new node takes over the cluster of the first server."""
-        assert connection.peer is not None
         if connection.peer.role == ROLE_OPERATOR:
             self._operators.add(connection)
             return
@@ -432,7 +431,7 @@ class StorageNode:
         return {
             str(each.peer.node): each.peer_address
             for each in self._connections
-            if each.peer_role == ROLE_SERVER and each.peer is not None and each.peer.node and not each.closed
+            if each.is_greeted and each.peer.role == ROLE_SERVER and each.peer.node and not each.closed
         }
 
     def _check_named(self, name: StorageId) -> None:
@@ -583,7 +582,7 @@ class StorageNode:
         shares: dict[str, float] = {}
         for connection in self._connections:
             share = connection.losses.resent
-            if connection.peer_role == ROLE_SERVER and share and connection.peer is not None:
+            if share and connection.is_greeted and connection.peer.role == ROLE_SERVER:
                 server = str(connection.peer.node)
                 shares[server] = max(round(share, 3), shares.get(server, 0.0))
         return shares

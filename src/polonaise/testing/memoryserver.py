@@ -313,7 +313,7 @@ class MemoryServer:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         self._connections.pop(connection, None)
-        if connection.peer is not None:
+        if connection.is_greeted:
             for partition in self.partitions.values():
                 partition.carry_out(partition.owner.unmount(connection.peer.node, connection))
 
@@ -378,7 +378,6 @@ class MemoryServer:
         check_frame(message.count, len(message.columns) + sum(map(len, message.payload)))
         appends = ReceivedAppends(message)
         check_bodies(appends)
-        assert connection.peer is not None
         mount = served.owner.feeds.mount_of(connection.peer.node, connection)
         if mount is not None:
             self._when_due(served.partition, lambda: self._disturb(served, mount, appends))
