@@ -45,7 +45,15 @@ SMALL_WRITE_BYTES: Final = 16 * 1024
 class Tail:
     """The last segment of a log, its index and registers in memory, its file open. Up to `end` all is synced."""
 
-    def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        header: SegmentHeader,
+        file: File,
+        scanned: Scan,
+        identity: Identity | None,
+    ) -> None:
         self._disk = disk
         self._index_path = f"{directory}/{name(header.first, 'idx')}"
         self._index_file = IndexFile(header.identity)
@@ -57,8 +65,8 @@ class Tail:
         self._zeros_fit = True
         self.header = header
         self.file = file
-        self.identity: Identity | None = None
-        """The identity of the file when it was opened."""
+        self.identity = identity
+        """The identity of the file when it was opened; None if it was gone by then."""
         self.scanned = scanned
         """The scan of the segment, up to date with every write."""
 
@@ -80,8 +88,7 @@ class Tail:
         except BaseException:  # also when cancelled: only this call can close the file
             await file.close()
             raise
-        tail = cls(disk, directory, header, file, scanned)
-        tail.identity = identity
+        tail = cls(disk, directory, header, file, scanned, identity)
         if loaded is not None:
             checkpoint, _ = loaded
             # A checkpoint covers synced batches only: it is evidence of sync even if it can't be resumed from.

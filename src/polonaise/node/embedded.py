@@ -438,8 +438,7 @@ async def _start_storage(
             settings.directory,
             reason,
         )
-        refusing = RefusingNode(host, settings, reason)
-        await refusing.start()
+        refusing = await RefusingNode.start(host, settings, reason)
         closing.push_async_callback(refusing.close)
 
 

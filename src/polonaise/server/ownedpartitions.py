@@ -16,7 +16,7 @@ from polonaise.server.servedpartition import ServedPartition
 from polonaise.terms import PartitionId, ServerId
 
 Serve: TypeAlias = Callable[[PartitionId, int], ServedPartition]
-"""Makes the shell of a partition, given its number and the generation of its owner."""
+"""Makes the shell of a partition, which starts sessions at once, given its number and the generation of its owner."""
 
 
 class OwnedPartitions:
@@ -57,8 +57,7 @@ class OwnedPartitions:
                 self._drop(partition, f"partition {partition} has another owner now: read the assignment again")
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.served:
-                served = self.served[partition] = serve(partition, owned.generation)
-                served.start()
+                self.served[partition] = serve(partition, owned.generation)
         self.followed = True
 
     def follow_requirement(self) -> None:

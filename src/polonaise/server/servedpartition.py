@@ -140,7 +140,10 @@ _FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in F
 
 
 class ServedPartition:
-    """Brings every event to a `PartitionOwner`, and carries out the effects in order. It decides nothing."""
+    """Starts sessions, brings every event to a `PartitionOwner`, and carries out the effects in order.
+
+    It decides nothing.
+    """
 
     def __init__(self, shared: SharedParts, partition: PartitionId, generation: Generation) -> None:
         self._shared = shared
@@ -155,27 +158,21 @@ class ServedPartition:
         """How many clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, shared.links, shared.settings, shared.history, self._on_damage)
         self._engaged: Mapping[StorageId, Connection] = {}
-        self._ended: asyncio.Future[str] | None = None
-        self._sessions: asyncio.Task[None] | None = None
+        self._ends: asyncio.Queue[str] = asyncio.Queue()
+        """Why the session has ended, for each that was run."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._readmitted_s = -1e9
         self._catching_up: asyncio.Task[None] | None = None
         self._carry_out = EffectQueue(self._carry_out_one)
         self._logged = ""
+        self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {partition}")
 
     # ------------------------------------------------------------------ life
 
-    def start(self) -> None:
-        """Start sessions, one after the other, until the ownership ends: with `close`, or when a later generation is
-        seen or the partition must stop (`ConsistencyLost`).
-        """
-        self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
-
     def close(self, error: PolonaiseError) -> None:
         """End the ownership, and tell clients the error. The next owner decides the fate of appends in flight."""
-        if self._sessions is not None:
-            self._sessions.cancel()
+        self._sessions.cancel()
         for task in list(self._tasks):
             task.cancel()
         for link in self._links.values():
@@ -240,7 +237,10 @@ class ServedPartition:
         return self._shared.clock.now()
 
     async def _keep_sessions(self) -> None:
-        """Start one session after the other, until the ownership ends, with growing pauses after failures."""
+        """Start one session after the other, with growing pauses after failures, until the ownership ends.
+
+        It ends with `close`, and when a later generation is seen or the partition must stop (`ConsistencyLost`).
+        """
         pause_s = self._settings.retry_s_min
         first = True
         while True:
@@ -290,8 +290,6 @@ class ServedPartition:
 
     async def _run_session(self, started: StartedSession) -> str:
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._ended = ended
         # Listening before the owner sends anything: an acknowledgement must not come before somebody hears it.
         for name in started.engaged:
             self._links[name].listen(self.partition, self)
@@ -305,7 +303,7 @@ class ServedPartition:
                     self.on_replica_failed(name, connection, connection.closed)
             self.follow_requirement()
             self._catch_up()
-            return await ended
+            return await self._ends.get()
         finally:
             self._stop_catching_up()
 
@@ -428,8 +426,7 @@ class ServedPartition:
         self._busy(self.partition)
         for name in effect.late:
             self._engaged[name].abort(DeadlineExceeded(effect.reason))
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(effect.reason)
+        self._ends.put_nowait(effect.reason)
 
     def _turn(self) -> None:
         try:

@@ -323,7 +323,7 @@ class HealthWarnings:
         self._owners = owners
         self._links = links
         self._changes = changes
-        self._looked_at: int | None = None
+        self._looked_at = -1
         self._without_session: list[PartitionOwner] = []
         self._with_late: dict[StorageId, list[PartitionOwner]] = {}
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)

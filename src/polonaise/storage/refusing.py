@@ -21,30 +21,27 @@ class RefusingNode:
     Without it, a node that nobody started and one whose directory is damaged would look the same to servers.
     """
 
-    def __init__(self, host: Host, settings: StorageSettings, reason: PolonaiseError) -> None:
-        self._host = host
-        self._settings = settings
-        self._reason = reason
-        self._listener: Listener | None = None
-        self._connections: set[Connection] = set()
+    @classmethod
+    async def start(cls, host: Host, settings: StorageSettings, reason: PolonaiseError) -> RefusingNode:
+        """Listen, and return the node that refuses. Raises what `Network.listen` does."""
+        connections: set[Connection] = set()
 
-    async def start(self) -> None:
-        """Listen. Raises what `Network.listen` does."""
-        self._listener = await self._host.network.listen(self._settings.listen, self._accept)
+        def accept() -> Connection:
+            connection = RefusingConnection(host, settings, reason, lambda closed, _: connections.discard(closed))
+            connections.add(connection)
+            return connection
+
+        return cls(await host.network.listen(settings.listen, accept), connections)
+
+    def __init__(self, listener: Listener, connections: set[Connection]) -> None:
+        self._listener = listener
+        self._connections = connections
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
         for connection in list(self._connections):
             connection.close()
-        if self._listener is not None:
-            await self._listener.close()
-
-    def _accept(self) -> Connection:
-        connection = RefusingConnection(
-            self._host, self._settings, self._reason, lambda connection, _: self._connections.discard(connection)
-        )
-        self._connections.add(connection)
-        return connection
+        await self._listener.close()
 
 
 class RefusingConnection(Connection):

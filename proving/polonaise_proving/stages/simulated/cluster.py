@@ -498,8 +498,7 @@ class Cluster:
         except PolonaiseError as error:
             if node.name not in self.refuses or error.retry is not Retry.NEVER:
                 raise
-            running = RefusingNode(host, settings, error)
-            await running.start()
+            running = await RefusingNode.start(host, settings, error)
         await until_stopped(host, running)
 
     async def _server(self, node: Node, host: Host) -> None:
