@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import Any, Final, NamedTuple, NoReturn
 
 from polonaise.client import waiting
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.links import Stream, check_knows
 from polonaise.client.protocol import outcomes
@@ -27,7 +28,6 @@ from polonaise.client.protocol.outstanding import (
     frames,
     still_pending,
 )
-from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import Admission, TurnTaking, check_loop, deadline_in, fail_all, until, wake
 from polonaise.errors import (
     ConnectionLost,
@@ -226,7 +226,7 @@ class CopiedReceipt(Receipt):
             return
         check_loop(self._condition.loop)
         try:
-            await self._condition.prove(self.last_id, self.needs)
+            await self._condition.proofs.prove(self.last_id, self.needs)
         except PolonaiseError as error:
             raise self.unproved(str(error)) from error
         self.proved = True
@@ -278,18 +278,9 @@ class PartitionAppends(PartitionCondition):
     sent again on the next one, unless it may itself have ended mounts, or needs what the next server does not know.
     """
 
-    def __init__(
-        self,
-        partition: PartitionId,
-        client_id: ClientId,
-        settings: ClientSettings,
-        id: PartitionId | None = None,
-        numbered_above: int = 0,
-    ) -> None:
-        """Begin without appends. `id` is the partition's id in the cluster, by default its number. `numbered_above` is
-        added to the sequences of appends on the wire and in the log."""
-        super().__init__(partition, id)
-        self._settings = settings
+    def __init__(self, parts: ClientParts, partition: PartitionId) -> None:
+        super().__init__(parts, partition)
+        self._settings = parts.settings
         self._window = AppendWindow()
         self._again: deque[SentFrame] = deque()
         """Frames of earlier mounts, to be sent again: what is pending of them is not in the log."""
@@ -305,12 +296,13 @@ class PartitionAppends(PartitionCondition):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
         """The loop's time of the last news of sent appends, or of the sending that started `_idle_timer`."""
-        self.client_id = client_id
-        self._above = numbered_above
+        self.client_id = parts.identity.client_id
+        self._above = parts.identity.numbered_above
+        """Added to the sequences of appends on the wire and in the log."""
         self.generation: Generation = 0
         """The generation of the latest mount that was ready; 0 before the first."""
         self.admission = Admission(self._is_open)
-        self.turntaking = TurnTaking(client_id, self.mark)
+        self.turntaking = TurnTaking(self.client_id, self.mark)
 
     def identify(self, client_id: ClientId, numbered_above: int) -> None:
         self.client_id, self._above = client_id, numbered_above
@@ -522,9 +514,8 @@ class PartitionAppends(PartitionCondition):
         self._again.extendleft(reversed(self._window.open(window_bytes)))
         self._give_up_on_some()
         self._give_up_unknown(stream)
-        if self.proofs is not None:
-            # The head may have been reset since: what is sent from now on may get ids that were proved before.
-            self.proofs.forget()
+        # The head may have been reset since: what is sent from now on may get ids that were proved before.
+        self.proofs.forget()
         self._outstanding.mounted_after = 0
         mounted, self._waiting_for_mount = self._waiting_for_mount, []
         wake(mounted)
@@ -586,8 +577,7 @@ class PartitionAppends(PartitionCondition):
         self.admission.stop(error)
         self.turntaking.stop(error)
         self.mark.stop(error)
-        if self.proofs is not None:
-            self.proofs.stop(error)
+        self.proofs.stop(error)
 
     # ------------------------------------------------------------------ what the server says
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from polonaise.client.clientparts import ClientParts
 from polonaise.client.links import Stream
 from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.outstanding import Outstanding
-from polonaise.client.waiting import AppliedMark, own_loop
-from polonaise.errors import Closed, PolonaiseError, ViewUnavailable
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.wire.copies import Needs
+from polonaise.client.waiting import AppliedMark
+from polonaise.errors import PolonaiseError, ViewUnavailable
+from polonaise.terms import NO_TRANSACTION, PartitionId
 
 _SLOW_S: Final = 5.0
 """Seconds of applying the same transactions after which a view counts as slow in `Log.trouble`."""
@@ -20,9 +21,10 @@ _SLOW_S: Final = 5.0
 class PartitionCondition:
     """The condition of one partition, as this client knows it: the base of `PartitionAppends`."""
 
-    def __init__(self, partition: PartitionId, id: PartitionId | None = None) -> None:
-        self.id = partition if id is None else id
-        self.loop = own_loop()
+    def __init__(self, parts: ClientParts, partition: PartitionId) -> None:
+        self.id = parts.routes.id_of(partition)
+        """The partition's id in the cluster."""
+        self.loop = parts.loop
         """The event loop in which alone the partition may be used."""
         self.partition = partition
         self.mark = AppliedMark(NO_TRANSACTION)
@@ -34,18 +36,12 @@ class PartitionCondition:
         """What keeps appends of a mounted partition from committing, by its server's word; None for nothing."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """Returns, in words, what an unmounted partition waits for; set by `Mounting`."""
-        self.proofs: ProofRequests | None = None
-        """Asks for proofs of copies; set by `UsedPartitions`."""
+        self.proofs = ProofRequests(parts.host, partition, partial(parts.requests.prove, partition))
+        """Asks for proofs of copies."""
         self.whereabouts: Callable[[], str] = lambda: ""
         """Returns which process serves the log, as the end of a sentence, or empty; set by `Mounting`."""
         self._outstanding = Outstanding()
         self._stream: Stream | None = None
-
-    async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once a committed transaction is proved to be on the copies and zones that it needs. Raises why not."""
-        if self.proofs is None:
-            raise Closed("this partition is of no client that could ask its owner")
-        await self.proofs.prove(id, needs)
 
     def why_it_waits(self) -> str:
         """Return what keeps an append waiting, for a message."""

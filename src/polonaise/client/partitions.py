@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -22,7 +21,6 @@ from polonaise.client.clientparts import ClientParts, Identity, Lifetime
 from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
-from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.arguments import INT64_MAX, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation, operations
@@ -501,10 +499,8 @@ class UsedPartitions:
         if partition in self.used:
             return self.used[partition].appends
         parts, view, wants = self.parts, self._choices.view, self._choices.wants
-        spawn, tasks, identity = parts.host.spawn, self._life.tasks, parts.identity
-        id = parts.routes.id_of(partition)
-        appends = PartitionAppends(partition, identity.client_id, parts.settings, id, identity.numbered_above)
-        appends.proofs = ProofRequests(parts.host, partition, partial(parts.requests.prove, partition))
+        spawn, tasks = parts.host.spawn, self._life.tasks
+        appends = PartitionAppends(parts, partition)
         taker: Applier | MarkOnly
         if view is None:
             taker = MarkOnly(appends, parts.requests)

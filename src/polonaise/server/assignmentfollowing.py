@@ -107,11 +107,11 @@ class AssignmentFollowing:
         current = await self._coordinator.assignment()
         members = await self._members()
         now_s = self._host.clock.monotonic_s()
-        names_new = max(current.value.owners, default=-1) >= self._cluster.description.total
+        names_new = max(current.value.owners, default=-1) >= self._cluster.total
         if names_new or now_s - self._cluster.described_s >= _DESCRIPTION_S:
             await self._cluster.read_description()
         candidates = self._living.candidates(members, current.value, now_s)
-        now = _JudgedBy(candidates, self._living.quiet(now_s), self._cluster.description.total, stretch)
+        now = _JudgedBy(candidates, self._living.quiet(now_s), self._cluster.total, stretch)
         if current.value is self._followed and now == self._before and not self._trouble.is_failing(_BALANCE):
             self._cluster.learn(current)
             return current
@@ -170,7 +170,7 @@ class AssignmentFollowing:
         wrote first.
         """
         # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
-        total = max(self._cluster.description.total, max(current.value.owners, default=-1) + 1)
+        total = max(self._cluster.total, max(current.value.owners, default=-1) + 1)
         assignment = assign(current.value, candidates, total, rebalance=rebalance)
         self._trouble.not_needed(_BALANCE)
         if assignment == current.value:

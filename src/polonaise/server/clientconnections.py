@@ -151,7 +151,7 @@ class ClientConnections:
             self._answer(connection, partition, request, self._tell_health(), self._health.ask_storage())
             return
         self._membership.check()
-        if partition != NO_PARTITION and partition >= self._cluster.description.total:
+        if partition != NO_PARTITION and partition >= self._cluster.total:
             self._answer(connection, partition, request, self._refusal(partition), self._cluster.read_description())
             return
         served = self._served(partition)
@@ -185,7 +185,7 @@ class ClientConnections:
         raise self._not_owner(partition)
 
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
-        total = self._cluster.description.total
+        total = self._cluster.total
         if not 0 <= partition < total:
             return UnknownPartition(f"there is no partition {partition}: this cluster has partitions 0 to {total - 1}")
         # The cause, if there is one: that it owns nothing follows from it, and no other server may own anything either.

@@ -72,6 +72,8 @@ class ClusterAnswers:
         self.server = server
         self.described = described
         """The newest description that was read."""
+        self.total = described.value.total
+        """The number of all partitions in it: asked for with each message of a client, and it may have many topics."""
         self.described_s = described_s
         """When the description was last read, in monotonic seconds."""
         self._describing = asyncio.Lock()
@@ -129,7 +131,7 @@ class ClusterAnswers:
         """Note a description that was just read, unless a newer one is known."""
         self.described_s = self._host.clock.monotonic_s()
         if read.version > self.described.version:
-            self.described = read
+            self.described, self.total = read, read.value.total
 
     def note_trouble(self, trouble: str) -> None:
         """Note why the assignment could not be read; waiting requests are told if that lasts `_TROUBLE_S`."""

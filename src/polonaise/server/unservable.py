@@ -175,12 +175,12 @@ class UnservablePartitions:
         Without those that it owns, and gives up after a grace if its certificate has expired; and those of which it has
         had a session: the next one needs no store.
         """
-        able = set(range(self._cluster.description.total))
+        able = set(range(self._cluster.total))
         if self._expired:
             able &= self._owned.assigned
         if self._store_trouble():
             able &= {each for each, served in self._owned.served.items() if served.owner.counts["sessions"]}
-        return frozenset(range(self._cluster.description.total)).difference(able)
+        return frozenset(range(self._cluster.total)).difference(able)
 
     async def _tell(self, given_up: frozenset[PartitionId], unable: frozenset[PartitionId]) -> None:
         """Tell the others which partitions this server can't serve; after a failure, the next look does."""

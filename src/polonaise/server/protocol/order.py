@@ -205,7 +205,7 @@ class Order:
             generation=self.generation,
             commit_time_us=self.commit_time_us,
             previous_crc=self._last_crc,
-            registers=registers.encode(changes),
+            registers=registers.encode(changes) if changes else b"",
             evidence=self._evidence,
         )
         # The next batch names this CRC as its predecessor's: that is the chain by which copies of the log are compared.
