@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, func, select
 
 import polonaise
 from polonaise.errors import (
@@ -32,14 +31,13 @@ from polonaise.player import remote, serve
 from polonaise.player.delivery import Delivery
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.player import ASKED_TERM, Player, check_kept_epochs
-from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.routing import PAYLOAD_BYTES_MAX, Router
-from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from rigs.unretrieved import errors_nobody_took
-from rigs.waiting import time_passes, wait_until
+from rigs.waiting import wait_until
 
 QUICK = PlayerSettings(retry_s_min=0.01, retry_s_max=0.1, start_patience_s=0.2)
 
@@ -467,23 +465,6 @@ async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Pat
         assert ours == []
 
 
-@pytest.mark.slow
-async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path: Path) -> None:
-    settings = PlayerSettings(progress_s_max=0.1, retry_s_min=0.01, retry_s_max=0.02)
-    async with polonaise.connect(f"embedded:{tmp_path}") as log:
-        target = ListTarget()
-        target.open.clear()
-        async with Player(log, "p", route, {"a": target}, settings=settings) as player:
-            await log.append(b"a:0")
-            await wait_until(lambda: player.health()["targets"]["a"]["term"] > ASKED_TERM + 1, "it is tried again")
-            while player.health()["targets"]["a"]["term"] < ASKED_TERM + 5:
-                assert not player.health()["well"]
-                await asyncio.sleep(0)
-            assert "acknowledged nothing" in player.health()["targets"]["a"]["hindered"]["0"]
-            target.open.set()
-            await wait_until(lambda: player.health()["well"], "all is well again")
-
-
 @pytest.mark.parametrize(
     "damages",
     [
@@ -565,12 +546,6 @@ class Odd(ListTarget):
     ("odd", "why"),
     [
         (None, "the target returned None"),
-        (Acceptance(True, Fence(1, 1), None), "which is not what DeliveryTarget says"),  # type: ignore[arg-type]
-        (Acceptance(True, Fence(1, 1), {0: -5}), "which is not what DeliveryTarget says"),
-        (Acceptance(False, None, {}), "which is not what DeliveryTarget says"),  # type: ignore[arg-type]
-        (asyncio.CancelledError(), "the target cancelled its own call"),
-        (TimeoutError("my own"), "the target failed: TimeoutError('my own')"),
-        (KeyError("x"), "the target failed: KeyError('x')"),
         (ValueError("postgresql://me:secret@host/db" + "x" * 1_000), "the target failed: ValueError("),
     ],
 )
@@ -628,22 +603,6 @@ async def test_a_player_that_was_closed_first_does_not_start(tmp_path: Path) -> 
         await player.close()
         with pytest.raises(Closed, match="was started or closed before"):
             await player.start()
-
-
-@pytest.mark.slow
-async def test_a_slow_target_comes_to_its_end_though_no_large_batch_does(tmp_path: Path) -> None:
-    class Slow(ListTarget):
-        async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-            await time_passes(0.02 * len(batch.entries))
-            return await super().apply(batch, judge)
-
-    written: dict[int, list[bytes]] = {}
-    settings = PlayerSettings(progress_s_max=0.2, retry_s_min=0.01, retry_s_max=0.05)
-    async with polonaise.connect(f"embedded:{tmp_path}") as log:
-        target = Slow()
-        await write(log, written, 0, *(b"a:%d" % number for number in range(60)))
-        async with Player(log, "p", route, {"a": target}, settings=settings):
-            await got(target, written, "a")
 
 
 async def test_a_wait_that_is_given_up_as_the_delivery_ends_leaves_no_error_behind(tmp_path: Path) -> None:
@@ -733,66 +692,3 @@ def test_a_bound_of_nothing_is_refused(setting: str, value: Any) -> None:
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=r"PlayerSettings.*(whole number|above)"):
         PlayerSettings(**settings)
-
-
-# ---------------------------------------------------------------------- SQL shards
-
-SCHEMA = MetaData()
-BALANCES = Table(
-    "balances", SCHEMA, Column("account", Integer, primary_key=True), Column("balance", Integer, nullable=False)
-)
-
-
-class Accounts(SqlDeliveryTarget):
-    metadata = SCHEMA
-
-    def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
-        assert entry.payload is not None
-        account, amount = map(int, entry.payload.split())
-        row = BALANCES.c.account == account
-        if not db.execute(BALANCES.update().where(row).values(balance=BALANCES.c.balance + amount)).rowcount:
-            db.execute(BALANCES.insert(), {"account": account, "balance": amount})
-
-
-@pytest.mark.slow
-async def test_shards_in_sql_databases_hold_the_sums_of_the_log(tmp_path: Path) -> None:
-    urls = {f"shard-{number}": f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(2)}
-    shards = {name: Accounts(url) for name, url in urls.items()}
-
-    def by_account(tx: Transaction) -> Mapping[str, bytes]:
-        # Each transfer is one transaction of two mutations, which may be of two shards.
-        source, to, amount = map(int, tx.data.split())
-        mutations = [(source, -amount), (to, amount)]
-        routed: dict[str, bytes] = {}
-        for account, change in mutations:
-            routed.setdefault(f"shard-{account % 2}", b"%d %d" % (account, change))
-        return routed
-
-    random = Random(1)
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-        sums: dict[int, int] = {}
-        async with Player(log, "p", by_account, shards):
-            for number in range(100):
-                source = random.randrange(6)
-                to, amount = (source + 1) % 6, random.randrange(100)
-                await log.append(b"%d %d %d" % (source, to, amount), partition=number % 2)
-                for account, change in ((source, -amount), (to, amount)):
-                    sums[account] = sums.get(account, 0) + change
-
-            def held() -> dict[int, int]:
-                found: dict[int, int] = {}
-                for url in urls.values():
-                    engine = create_engine(url)
-                    with engine.connect() as db:
-                        if db.dialect.has_table(db, "balances"):
-                            found |= {row.account: row.balance for row in db.execute(select(BALANCES))}
-                    engine.dispose()
-                return found
-
-            await wait_until(lambda: held() == sums, "the shards hold the sums", every_s=0.2)
-        for shard in shards.values():
-            await shard.close()
-    engine = create_engine(urls["shard-0"])
-    with engine.connect() as db:
-        assert db.execute(select(func.count()).select_from(BALANCES)).scalar() == 3
-    engine.dispose()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from polonaise.player.jsonlines import JsonLinesTarget
 from polonaise.player.player import Player
 from polonaise.player.protocol.candidacy import Candidacy, CandidateState, TurnEnd, turn_end_of
 from polonaise.terms import Transaction
-from rigs.playernodes import nodes_of_a_player, route, wrong_setting
+from rigs.playernodes import NodesOfAPlayer, nodes_of_a_player, route, wrong_setting
 from rigs.waiting import nothing_happens_for, wait_until
 
 LEASE = "player/p"
@@ -95,7 +97,10 @@ async def test_settings_that_are_read_while_a_turn_begins_are_taken_up_when_it_h
 
 
 @pytest.mark.slow
-async def test_a_process_that_was_replaced_by_another_player_pauses_for_as_long_as_a_lease(tmp_path: Path) -> None:
+async def test_a_process_that_was_replaced_by_another_player_pauses_for_as_long_as_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.player.logreading._WATCH_S", 0.1)
     async with nodes_of_a_player(tmp_path) as nodes:
         node = nodes.start(nodes.loaded(nodes.plan("a", lease_s=60.0)))
         await node.until("active")
@@ -126,7 +131,9 @@ async def test_what_can_not_be_routed_lets_another_process_try(tmp_path: Path) -
         await wrong.until("standby")
 
 
-async def test_a_process_that_hands_over_waits_for_what_is_in_flight(tmp_path: Path) -> None:
+@asynccontextmanager
+async def stopped_amid_an_entry(tmp_path: Path, **settings: float) -> AsyncIterator[NodesOfAPlayer]:
+    """A process that is told to stop while its target applies an entry, which lasts as long as this does."""
     async with nodes_of_a_player(tmp_path) as nodes:
         going_on = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -135,19 +142,26 @@ async def test_a_process_that_hands_over_waits_for_what_is_in_flight(tmp_path: P
             asyncio.run_coroutine_threadsafe(going_on.wait(), loop).result()
             return payload.decode()
 
-        node = nodes.start(nodes.loaded(nodes.plan("a"), a=slowly))
+        node = nodes.start(nodes.loaded(nodes.plan("a", **settings), a=slowly))
         await node.until("active")
         await nodes.append(b"a:1")
         await wait_until(lambda: node.node.player and node.node.player.health()["targets"]["a"]["in_flight"])
         stopping = asyncio.create_task(node.stop())
         await node.until("handing over")
+        try:
+            yield nodes
+        finally:
+            going_on.set()
+            await stopping
+
+
+async def test_a_process_that_hands_over_waits_for_what_is_in_flight(tmp_path: Path) -> None:
+    async with stopped_amid_an_entry(tmp_path) as nodes:
         await nodes.append(b"a:2")
         await nothing_happens_for(0.1)
         assert LEASE in nodes.leases.holders
-        going_on.set()
-        await stopping
-        assert LEASE not in nodes.leases.holders
-        assert nodes.lines("a") == ["1"], "it took nothing new"
+    assert LEASE not in nodes.leases.holders
+    assert nodes.lines("a") == ["1"], "it took nothing new"
 
 
 @pytest.mark.slow

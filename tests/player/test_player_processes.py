@@ -224,15 +224,6 @@ async def test_targets_come_and_go_on_sighup_and_a_wrong_file_changes_nothing(tm
 
 
 @pytest.mark.slow
-async def test_a_partition_that_the_log_lacks_ends_the_process_with_the_status_for_settings(tmp_path: Path) -> None:
-    async with shop_at(tmp_path) as (shop, _):
-        shop.write_settings("a", partitions=[7])
-        process = shop.start()
-        assert await asyncio.to_thread(process.process.wait, 60) == ExitStatus.SETTINGS
-        assert "the settings name partition 7, and this log has partitions 0 to 0" in process.errors
-
-
-@pytest.mark.slow
 async def test_processes_that_want_leases_of_different_length_are_told(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as (shop, _):
         shop.write_settings("a")
