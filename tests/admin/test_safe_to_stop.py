@@ -249,7 +249,7 @@ def test_a_coordinator_that_falls_silent_is_told_with_whether_a_removal_was_made
             await coordinator.expect_server("there", ExpectedServer(1, "127.0.0.1:8"))
             monkeypatch.setattr(coordinator, what, silent)
             with pytest.raises(CoordinatorUnavailable, match=told):
-                await remove_server(coordinator, "there", 3.0 if what == "forget_server" else 0.1)
+                await remove_server(coordinator, "there", 1.0 if what == "forget_server" else 0.1)
 
     place = unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, {"a": "127.0.0.1:1"}))
     asyncio.run(scenario())

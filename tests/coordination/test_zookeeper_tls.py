@@ -221,7 +221,7 @@ def test_a_zookeeper_that_refuses_this_certificate_is_said_to(tmp_path: Path) ->
     distrusting.load_verify_locations(theirs.node().ca)
     distrusting.verify_mode = ssl.CERT_REQUIRED
     with answering(distrusting) as port:
-        told = asyncio.run(refusal(f"{HOST}:{port}", ours.issue("app", CLIENT)))
+        told = asyncio.run(refusal(f"{HOST}:{port}", ours.issue("app", CLIENT), 2.0))
     assert "this process's certificate was refused: its CA is not among those" in told
 
 

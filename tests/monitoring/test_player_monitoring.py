@@ -119,7 +119,11 @@ async def test_a_target_that_refuses_lags_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(tmp_path: Path) -> None:
+async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.player.logreading._WATCH_S", 0.5)
+
     def decode(payload: bytes) -> str:
         if payload != b"0":
             raise ValueError("only the first")
@@ -151,19 +155,6 @@ async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(tmp
 
             await wait_until(is_true, "the lag is the age of what is lacking", every_s=0.05)
             assert await scraped.metric('player_target_lag_bytes{target="a"}') is None
-
-
-async def test_a_process_that_does_not_reach_the_log_is_not_ready_and_says_why(tmp_path: Path) -> None:
-    async with nodes_of_a_player(tmp_path) as nodes:
-        nodes.unreachable = fault("servers_unavailable", "nobody is there")
-        node = nodes.start(nodes.loaded(nodes.plan("a")))
-        async with serving_http(node.host, "127.0.0.1:0", ObservedPlayer(node.node, node.host)) as address:
-            await node.until("pausing")
-            await wait_until(lambda: not node.node.candidacy.ready)
-            ready = await http_get(address, "/ready")
-            assert ready.status == 503
-            assert "nobody is there" in ready.document["reason"]
-            assert "nobody is there" in (await http_get(address, "/health")).document["problems"]["player"][0]
 
 
 @pytest.mark.slow

@@ -127,13 +127,6 @@ async def test_a_batch_is_published_once_in_the_order_of_its_tasks(log: Log, sto
     assert await names(store) == []
 
 
-async def test_batches_follow_one_another_and_a_zombies_batch_is_over(log: Log, store: ObstoreStore) -> None:
-    await write(log, store, 3, [{0: [b"a"]}])
-    await write(log, store, 5, [{0: [b"b"]}])
-    await write(log, store, 4, [{0: [b"zombie"]}])
-    assert await bodies(log, 0) == [b"a", b"b"]
-
-
 @pytest.mark.parametrize("in_order", [False, True], ids=["named", "stream"])
 async def test_a_finished_batch_adds_nothing_whatever_rows_it_comes_with_again(
     log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture, in_order: bool
@@ -164,15 +157,6 @@ async def test_a_version_without_rows_leaves_its_mark_and_no_application_is_give
     assert await names(store) == []
 
 
-async def test_a_batch_that_was_begun_is_not_finished_with_rows_for_other_partitions(
-    log: Log, store: ObstoreStore
-) -> None:
-    await killed_after(1, log, store, [{0: BODIES}], 1, in_order=False)
-    with raises_code("batch_unfinished", match="with none for partition 0 now"):
-        await write(log, store, 1, [{1: [b"b"]}], in_order=False)
-    assert await bodies(log, 1) == []
-
-
 async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, store: ObstoreStore) -> None:
     await write(log, store, 0, [{1: [b"a"]}])
     assert await log.register(register_key(APP), 0) is None
@@ -180,7 +164,7 @@ async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, st
     assert (await progress(log, 1)).batch == 0
 
 
-@pytest.mark.parametrize(("groups", "rows"), [(0, 0), (1, 2), (2, 3), (3, 5)])
+@pytest.mark.parametrize(("groups", "rows"), [(0, 0), (2, 3)])
 async def test_killed_between_two_groups_and_written_again_in_another_split(
     log: Log, store: ObstoreStore, groups: int, rows: int
 ) -> None:
@@ -264,19 +248,6 @@ async def test_a_named_write_is_refused_before_anything_while_an_earlier_one_is_
     await write(log, store, 1, NAMED[0], in_order=False)
     await write(log, store, 2, NAMED[1], in_order=False)
     assert [await bodies(log, number) for number in (0, 1)] == [[b"v1-p0", b"v2-p0"], [b"v1-p1", b"v2-p1"]]
-
-
-async def test_a_named_write_that_comes_after_a_later_one_is_refused_unless_it_is_there(
-    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
-    await write(log, store, 3, [{0: [b"v3"]}], in_order=False)
-    await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
-    assert "batch 1 of 'app' was written before" in caplog.text
-    for never in (NAMED[1], [{0: [b"v2"]}]):
-        with raises_code("batch_overtaken", match=r"batch 3 .* batch 2 is not, .* above 3"):
-            await write(log, store, 2, never, in_order=False)
-    assert [await bodies(log, number) for number in (0, 1)] == [[b"v1", b"v3"], []]
 
 
 async def test_a_named_write_that_is_overtaken_on_the_way_does_not_pass_for_written(

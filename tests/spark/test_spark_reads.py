@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -106,12 +107,15 @@ def test_a_condition_reads_just_what_it_would_leave(
 def test_conditions_on_times_read_just_what_they_would_leave(
     spark: SparkSession, log: Filled, everything: DataFrame
 ) -> None:
-    moments = sorted({row[0] for row in everything.selectExpr("cast(timestamp as string)").collect()})
+    rows = everything.selectExpr("cast(timestamp as string)", *PLAIN).collect()
+    moments = sorted({row[0] for row in rows})
+    holds = {"<": operator.lt, "<=": operator.le, "=": operator.eq, ">=": operator.ge, ">": operator.gt}
     for moment in (moments[0], moments[len(moments) // 2], moments[-1]):
-        for operator in ("<", "<=", "=", ">=", ">"):
-            where = f"timestamp {operator} '{moment}+00:00'"
-            expected = plain(everything.where(where))
-            assert plain(polonaise.spark.read(spark, log.address, where=where, fragments=log.store)) == expected
+        for sign, compared in holds.items():
+            found = polonaise.spark.read(
+                spark, log.address, where=f"timestamp {sign} '{moment}+00:00'", fragments=log.store
+            )
+            assert plain(found) == sorted((*row[1:4], bytes(row[4])) for row in rows if compared(row[0], moment))
 
 
 KAFKA_CONDITIONS = [
@@ -120,24 +124,20 @@ KAFKA_CONDITIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("where", KAFKA_CONDITIONS)
-def test_under_kafkas_names_a_decoders_columns_are_not_the_logs(
-    spark: SparkSession, tmp_path: Path, where: str
-) -> None:
+def test_under_kafkas_names_a_decoders_columns_are_not_the_logs(spark: SparkSession, tmp_path: Path) -> None:
     address = f"embedded:{tmp_path / 'log'}"
     with polonaise.blocking.connect(address) as log:
         for number in range(20):
             log.append(b'{"transaction_id": %d, "header": %d}' % (1000 + number, number % 3), header=7)
         log.flush()
     told = {"decoder": "json", "decoderSchema": "transaction_id long, header int", "kafkaColumns": True}
-    found, expected = (
-        sorted(row[0] for row in frame.select("transaction_id").collect())
-        for frame in (
-            polonaise.spark.read(spark, address, where=where, **told),
-            polonaise.spark.read(spark, address, **told).where(where),
+    everything = polonaise.spark.read(spark, address, **told).cache()
+    for where in KAFKA_CONDITIONS:
+        found, expected = (
+            sorted(row[0] for row in frame.select("transaction_id").collect())
+            for frame in (polonaise.spark.read(spark, address, where=where, **told), everything.where(where))
         )
-    )
-    assert found == expected
+        assert found == expected, where
 
 
 def test_a_relative_address_means_one_log_for_plan_and_tasks(
@@ -197,7 +197,7 @@ def test_one_load_is_one_snapshot_while_transactions_are_appended(spark: SparkSe
         writer = threading.Thread(target=append)
         writer.start()
         try:
-            for _ in range(3):
+            for _ in range(2):
                 before = appended[0]
                 frame = load(spark, log.address)
                 seen = [frame.count() for _ in range(3)]
@@ -209,7 +209,7 @@ def test_one_load_is_one_snapshot_while_transactions_are_appended(spark: SparkSe
         finally:
             done.set()
             writer.join()
-        assert appended[0] > 3_000
+        assert appended[0] > 1_000
 
 
 # ------------------------------------------------------------------ what is damaged

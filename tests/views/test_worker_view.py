@@ -216,8 +216,9 @@ async def test_a_database_that_was_put_back_under_a_worker_is_brought_up_to_date
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["who applied it", "who took it over"])
 async def test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date(
-    url: str, by: str
+    url: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("polonaise.client.view._LOOK_S", 0.1)
     async with testing.log() as log, AsyncExitStack() as stack:
         for number in range(20):
             await log.append(body(number), 0)
