@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, func, select
 
@@ -12,6 +13,7 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.sql import SqlView
 from polonaise_proving.stages.databaseservers import engine_at
 
+V = TypeVar("V", bound=SqlView)
 ACCOUNTS = 8
 
 schema = MetaData()
@@ -59,6 +61,14 @@ class Bank(SqlView):
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> None:
         self.failures.append((partition, id, str(error)))
+
+
+@asynccontextmanager
+async def closed_after(view: V) -> AsyncIterator[V]:
+    try:
+        yield view
+    finally:
+        await view.close()
 
 
 def body(number: int) -> bytes:

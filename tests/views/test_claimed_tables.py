@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,19 +48,6 @@ for each in (accounts, journal):
     each.to_metadata(Renamed.metadata, name={"journal": "entries"}.get(each.name, each.name))
 
 
-@pytest.fixture
-async def views() -> AsyncIterator[Callable[..., Any]]:
-    made: list[SqlView] = []
-
-    def make(url: Any, kind: type[SqlView] = Bank, **options: Any) -> SqlView:
-        made.append(kind(url, **options))
-        return made[-1]
-
-    yield make
-    for view in made:
-        await view.close()
-
-
 def pay(tx: polonaise.Draft, number: int) -> dict[str, int]:
     tx.append(body(number))
     return {"paid": number}
@@ -93,16 +80,6 @@ async def test_a_table_that_is_gone_alone_is_not_made_anew(url: str, views: Call
     assert await views(url).high_water_mark(0) == 3
     assert await views(url).apply_run(transactions(1, first=4)) == 4
     assert counted(url, journal) == 1
-
-
-async def test_a_table_that_is_put_back_is_taken(url: str, views: Callable[..., Any]) -> None:
-    await begun(url, views)
-    execute(url, "ALTER TABLE journal RENAME TO aside")
-    with pytest.raises(ViewUnfit, match="table journal was there and is gone"):
-        await views(url).high_water_mark(0)
-    execute(url, "ALTER TABLE aside RENAME TO journal")
-    assert await views(url).apply_run(transactions(2, first=4)) == 5
-    check_fold(url, {0: 6, 1: 0})
 
 
 async def test_tables_that_are_dropped_with_their_marks_are_made_anew(url: str, views: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from polonaise.views import retrying, worker
 from polonaise.views.retrying import Next, Portion
 from polonaise.views.sql import SqlView
 from polonaise_proving.stages.databaseservers import engine_at
+from rigs.bankview import closed_after
 from rigs.databases import execute, small_packets_of
 from rigs.deliverycalls import batch_of, stream
 
@@ -91,12 +92,9 @@ async def applied_through(view: SqlView, whole: list[Transaction]) -> int:
 
 @pytest.mark.slow
 async def test_a_run_that_is_too_large_for_the_database_is_applied_in_parts(small_packets: str) -> None:
-    view = Kept(small_packets)
-    try:
+    async with closed_after(Kept(small_packets)) as view:
         await view.high_water_mark(0)
         assert await applied_through(view, run(*[60_000] * 8)) == 7
-    finally:
-        await view.close()
     assert counted(small_packets) == 8
 
 
@@ -143,13 +141,10 @@ async def test_a_view_that_others_keep_waiting_for_long_says_so_before_all_tries
         raise error
 
     monkeypatch.setattr(worker, "TRIED_S_MAX", 0.0)
-    view = Spoiled(sqlite_url, wait)
-    try:
+    async with closed_after(Spoiled(sqlite_url, wait)) as view:
         await view.high_water_mark(0)
         with pytest.raises(ViewUnavailable, match="other transactions stand in the way again and again"):
             await view.apply_run(run(10))
-    finally:
-        await view.close()
     assert view.tried == [1]
 
 
@@ -168,12 +163,9 @@ async def test_a_run_that_takes_too_long_for_the_database_is_applied_in_parts(po
 
     name = postgresql_url.partition("?")[0].rpartition("/")[2]
     execute(postgresql_url, f"ALTER DATABASE {name} SET {limit} = '200ms'")
-    view = Spoiled(postgresql_url, be_slow)
-    try:
+    async with closed_after(Spoiled(postgresql_url, be_slow)) as view:
         await view.high_water_mark(0)
         assert await applied_through(view, run(*[10] * 8)) == 7
-    finally:
-        await view.close()
     assert view.tried[0] == 8
     assert counted(postgresql_url) == 8
 

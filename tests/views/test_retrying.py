@@ -22,7 +22,7 @@ from polonaise.views import retrying
 from polonaise.views.databaseerrors import Trouble, is_taken, trouble_in
 from polonaise.views.retrying import _TAKEN, _TRIES, DrivenAway, Portion, RetryingWriter
 from polonaise_proving.stages.databaseservers import engine_at
-from rigs.bankview import Bank, open_accounts, transactions
+from rigs.bankview import Bank, closed_after, open_accounts, transactions
 from rigs.databases import execute
 from rigs.deliverycalls import batch_of, stream
 
@@ -348,14 +348,11 @@ async def test_what_makes_its_own_transaction_read_only_is_told_and_the_database
 
 
 async def test_a_target_refuses_an_entry_that_makes_its_transaction_read_only(url: str) -> None:
-    target = CarelessTarget(url)
-    try:
+    async with closed_after(CarelessTarget(url)) as target:
         session = await stream(target)
         applied = await session.take(batch_of(-1, ("x",), 0))
         assert applied.last == -1
         assert "read-only" in applied.refusal or "skip-grant-tables" in applied.refusal
-    finally:
-        await target.close()
 
 
 async def test_a_database_that_takes_no_changes_at_all_is_away(postgresql_url: str) -> None:

@@ -288,16 +288,6 @@ async def test_no_context_decides_on_a_database_that_has_stepped_back(world: Wor
     assert len(await view.read(lambda db: db.execute(select(journal).where(journal.c.partition == 0)).all())) == 10
 
 
-async def test_a_view_that_is_away_while_nothing_is_appended_is_told(world: World, url: str) -> None:
-    fill(world, 0, 10)
-    client = await world.client(view=Bank(url))
-    await client.wait_applied(9, 0, timeout=WAIT_S)
-    execute(url, "ALTER TABLE polonaise_marks RENAME TO gone")
-    await wait_until(lambda: client.trouble(0) is not None, WAIT_S)
-    execute(url, "ALTER TABLE gone RENAME TO polonaise_marks")
-    await wait_until(lambda: client.trouble(0) is None, WAIT_S)
-
-
 async def test_a_view_whose_tables_are_restored_one_by_one_goes_on_by_itself(world: World, url: str) -> None:
     fill(world, 0, 10)
     client = await world.client(view=Bank(url))

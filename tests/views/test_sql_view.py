@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +28,6 @@ from rigs.waiting import wait_until
 
 OWN = ["polonaise_marks", "polonaise_marks_given"]
 """A view's own tables."""
-
-
-@pytest.fixture
-async def views() -> AsyncIterator[Callable[..., Any]]:
-    """Makes views, and closes them at the end."""
-    made: list[SqlView] = []
-
-    def make(url: Any, kind: type[SqlView] = Bank, **options: Any) -> SqlView:
-        made.append(kind(url, **options))
-        return made[-1]
-
-    yield make
-    for view in made:
-        await view.close()
-
-
-@pytest.fixture
-async def view(url: str, views: Callable[..., Bank]) -> Bank:
-    """A view that has made its tables in a database of each kind."""
-    made = views(url)
-    assert await made.high_water_mark(0) == -1
-    return made
 
 
 async def test_a_run_is_applied_with_its_mark(url: str, view: Bank) -> None:
@@ -646,13 +624,6 @@ async def test_marks_that_are_lost_under_way_are_refused(url: str, view: Bank) -
     with pytest.raises(ViewUnavailable, match="would apply it a second time"):
         await view.apply_run(transactions(2, first=4))
     check_rows(url, 4)
-
-
-async def test_a_table_of_marks_that_was_dropped_is_noticed(url: str, view: Bank, views: Callable[..., Bank]) -> None:
-    await view.apply_run(transactions(4))
-    execute(url, "DROP TABLE polonaise_marks")
-    with pytest.raises(ViewUnfit, match="would apply it a second time"):
-        await views(url).high_water_mark(0)
 
 
 async def test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none(

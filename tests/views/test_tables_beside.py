@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from sqlalchemy import event, make_url, text
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.sqldelivery import SqlDeliveryTarget
-from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
 from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, check_fold, transactions
@@ -247,28 +246,6 @@ async def test_a_mark_that_is_removed_right_after_it_was_written_is_told(url: st
 
 OWN = ["polonaise_marks", "polonaise_marks_given"]
 """A view's own tables."""
-
-
-@pytest.fixture
-async def views() -> AsyncIterator[Callable[..., Any]]:
-    """Makes views, and closes them at the end."""
-    made: list[SqlView] = []
-
-    def make(url: Any, kind: type[SqlView] = Bank, **options: Any) -> SqlView:
-        made.append(kind(url, **options))
-        return made[-1]
-
-    yield make
-    for view in made:
-        await view.close()
-
-
-@pytest.fixture
-async def view(url: str, views: Callable[..., Bank]) -> Bank:
-    """A view that has made its tables in a database of each kind."""
-    made = views(url)
-    assert await made.high_water_mark(0) == -1
-    return made
 
 
 LOSSES = [f"{marks}, {given}" for marks in ("DROP TABLE", "DELETE FROM") for given in ("DROP TABLE", "DELETE FROM")]

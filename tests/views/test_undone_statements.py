@@ -22,7 +22,7 @@ from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views.databaseerrors import Trouble, database_errors, trouble_in
 from polonaise_proving.stages.databaseservers import MariaDB, engine_at
-from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, schema, transactions
+from rigs.bankview import Bank, accounts, check_fold, closed_after, journal, open_accounts, schema, transactions
 from rigs.deliverycalls import batch_of, stream
 from rigs.lacking import lacking
 
@@ -309,14 +309,11 @@ class CrossingBank(Bank):
 @pytest.mark.slow
 async def test_partitions_whose_deadlock_is_caught_do_not_run_into_each_other_again(server_url: str) -> None:
     open_accounts(server_url, partitions=2)
-    view = CrossingBank(server_url)
-    try:
+    async with closed_after(CrossingBank(server_url)) as view:
         for partition in (0, 1):
             await view.high_water_mark(partition)
         runs = [transactions(30, partition=partition) for partition in (0, 1)]
         assert await asyncio.gather(*map(view.apply_run, runs)) == [29, 29]
-    finally:
-        await view.close()
     assert [trouble_in(each) for each in view.told[:1]] == [Trouble.PASSING]
     assert len({id(each) for each in view.told}) < 5, "each deadlock takes as long as the database waits for it"
     with engine_at(server_url) as engine, engine.connect() as db:

@@ -14,13 +14,11 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, select, tex
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
-from polonaise.player.deliverytarget import AppliedBatch
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from polonaise.views.sql import SqlView
 from polonaise_proving.stages.databaseservers import engine_at
-from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
+from rigs.bankview import Bank, accounts, check_fold, closed_after, journal, open_accounts, transactions
 from rigs.databases import execute, make_procedure
 from rigs.deliverycalls import batch_of, stream
 from rigs.programs import run_python
@@ -101,12 +99,9 @@ async def applied_over_a_deadlock(url: str, *, nested: bool = False) -> int:
                 with contextlib.suppress(DBAPIError):
                     super().apply(tx, db)
 
-        view = Notes(url)
-        try:
+        async with closed_after(Notes(url)) as view:
             await view.high_water_mark(0)
             assert await view.apply_run(transactions(2)) == 1
-        finally:
-            await view.close()
     return view.caught
 
 
@@ -130,12 +125,9 @@ async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instea
                     raise ValueError("can't apply this") from None
                 super().apply(tx, db)
 
-        view = Wrong(server_url)
-        try:
+        async with closed_after(Wrong(server_url)) as view:
             await view.high_water_mark(0)
             assert await view.apply_run(transactions(2)) == 1
-        finally:
-            await view.close()
     check_fold(server_url, {0: 2})
 
 
@@ -149,14 +141,11 @@ async def test_an_error_that_apply_caught_in_postgresql_is_raised_at_the_end(pos
             with contextlib.suppress(IntegrityError):
                 super().apply(tx, db)
 
-    view = Doubles(postgresql_url)
-    try:
+    async with closed_after(Doubles(postgresql_url)) as view:
         await view.high_water_mark(0)
         with pytest.raises(IntegrityError, match="duplicate key"):
             await view.apply_run(transactions(1))
         assert await view.high_water_mark(0) == -1
-    finally:
-        await view.close()
     check_fold(postgresql_url, {0: 0})
 
 
@@ -178,14 +167,11 @@ async def test_a_full_disk_on_which_sqlite_rolls_back_is_told_as_that(sqlite_url
             if goes_on or not full:
                 super().apply(tx, db)
 
-    view = Notes(sqlite_url)
-    try:
+    async with closed_after(Notes(sqlite_url)) as view:
         with pytest.raises(ViewUnavailable, match="disk is full"):
             await view.apply_run(transactions(2))
         full.clear()
         assert await view.apply_run(transactions(2)) == 1
-    finally:
-        await view.close()
     check_fold(sqlite_url, {0: 2})
 
 
@@ -201,14 +187,11 @@ async def test_apply_may_drop_the_driver_s_connection(url: str) -> None:
                 dropped.append(tx.id)
                 db.connection.invalidate()
 
-    view = Drops(url)
-    try:
+    async with closed_after(Drops(url)) as view:
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the driver says of a connection that is gone
             await view.apply_run(transactions(2))
         assert await view.high_water_mark(0) == -1
         assert await view.apply_run(transactions(2)) == 1
-    finally:
-        await view.close()
     check_fold(url, {0: 2})
 
 
@@ -272,12 +255,9 @@ async def check_not_ended_by(url: str, how: Callable[[Connection, str], None], s
             super().apply(tx._replace(id=tx.id + 1_000), db)
 
     open_accounts(url)
-    view = Sly(url)
-    try:
+    async with closed_after(Sly(url)) as view:
         with pytest.raises(BadOption, match="may not end its SQL transaction"):
             await view.apply_run(transactions(1))
-    finally:
-        await view.close()
     with engine_at(url) as engine, engine.connect() as db:
         ids = db.execute(select(journal.c.id)).scalars().all()
     assert ids == []
@@ -294,27 +274,6 @@ def call_settle(db: Connection) -> None:
 
 
 @pytest.mark.slow
-async def test_a_stored_procedure_that_commits_stops_the_partition(mariadb_url: str) -> None:
-    open_accounts(mariadb_url)
-    make_procedure(mariadb_url, "settle", "UPDATE accounts SET balance = balance; COMMIT")
-
-    class Sly(Bank):
-        def apply(self, tx: Transaction, db: Connection) -> None:
-            super().apply(tx, db)
-            if tx.id == 1:
-                call_settle(db)
-
-    view = Sly(mariadb_url)
-    try:
-        with pytest.raises(BadOption, match="may not end its SQL transaction"):
-            await view.apply_run(transactions(4))
-        with pytest.raises(ViewUnfit, match="committed a part of what leads to id 3 of partition 0"):
-            await view.high_water_mark(0)
-    finally:
-        await view.close()
-
-
-@pytest.mark.slow
 async def test_a_stored_procedure_that_would_commit_on_postgresql_is_refused_by_it(postgresql_url: str) -> None:
     open_accounts(postgresql_url)
     make_procedure(postgresql_url, "settle", "COMMIT")
@@ -324,13 +283,10 @@ async def test_a_stored_procedure_that_would_commit_on_postgresql_is_refused_by_
             super().apply(tx, db)
             call_settle(db)
 
-    view = Sly(postgresql_url)
-    try:
+    async with closed_after(Sly(postgresql_url)) as view:
         with pytest.raises(DBAPIError, match="invalid transaction termination"):
             await view.apply_run(transactions(1))
         assert await view.high_water_mark(0) == -1
-    finally:
-        await view.close()
 
 
 TESTS = {"PYTHONPATH": str(Path(__file__).parent.parent)}
@@ -364,8 +320,7 @@ async def test_the_next_process_sees_what_one_that_died_had_committed_by_a_proce
 
 async def dies_after_its_commit(url: str, how: str) -> None:
     open_accounts(url)
-    view = Bank(url)
-    try:
+    async with closed_after(Bank(url)) as view:
         assert await view.high_water_mark(0) == -1
         died = await asyncio.to_thread(run_python, "-c", DYING, url, how, environment=TESTS)
         assert died.returncode == 9, died.stderr
@@ -375,8 +330,6 @@ async def dies_after_its_commit(url: str, how: str) -> None:
             await view.apply_run(transactions(4))
         execute(url, "UPDATE polonaise_marks SET high_water_mark = 1")
         assert await view.apply_run(transactions(4)[2:]) == 3
-    finally:
-        await view.close()
     check_fold(url, {0: 4})
 
 
@@ -433,7 +386,6 @@ async def test_what_apply_commits_unseen_stops_the_partition_for_every_process(s
 
 async def test_what_a_target_s_code_commits_unseen_stops_it(server_url: str) -> None:
     target = Lines(server_url)
-    Lines.fall = staticmethod(commit_unseen)
     session = await stream(target)
     try:
         for _ in range(2):
@@ -446,45 +398,8 @@ async def test_what_a_target_s_code_commits_unseen_stops_it(server_url: str) -> 
 class Lines(SqlDeliveryTarget):
     metadata = MetaData()
     lines = Table("lines", metadata, Column("id", Integer, primary_key=True, autoincrement=False))
-    fall: Callable[[Connection], None]
 
     def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
-        with contextlib.suppress(DBAPIError):
-            type(self).fall(db)
+        commit_unseen(db)
         with contextlib.suppress(DBAPIError):
             db.execute(self.lines.insert(), {"id": entry.id})
-
-
-@pytest.mark.slow
-async def test_a_target_tries_again_what_a_deadlock_ended(server_url: str) -> None:
-    open_accounts(server_url)
-    target = Lines(server_url)
-    with deadlock_with(server_url) as fall:
-        Lines.fall = staticmethod(fall)
-        session = await stream(target)
-        applied: AppliedBatch = await session.take(batch_of(-1, ("a", "b"), 0))
-        await target.close()
-    assert (applied.last, applied.refusal) == (1, "")
-    with engine_at(server_url) as engine, engine.connect() as db:
-        assert db.execute(select(Lines.lines.c.id)).scalars().all() == [0, 1]
-
-
-@pytest.mark.slow
-async def test_a_worker_of_a_group_tries_again_what_a_deadlock_ended(server_url: str) -> None:
-    open_accounts(server_url)
-    with deadlock_with(server_url) as fall:
-
-        class Notes(Bank):
-            def apply(self, tx: Transaction, db: Connection) -> None:
-                with contextlib.suppress(DBAPIError):
-                    fall(db)
-                with contextlib.suppress(DBAPIError):
-                    super().apply(tx, db)
-
-        view: SqlView = Notes(server_url)
-        try:
-            _, epoch = await view.take_over(0)
-            assert await view.apply_run_under(epoch, transactions(2)) == 1
-        finally:
-            await view.close()
-    check_fold(server_url, {0: 2})

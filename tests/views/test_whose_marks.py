@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,19 +37,6 @@ class Grown(Bank):
 
 for each in [*Bank.metadata.sorted_tables, *others.sorted_tables]:  # type: ignore[union-attr]
     each.to_metadata(Grown.metadata)
-
-
-@pytest.fixture
-async def views() -> AsyncIterator[Callable[..., Any]]:
-    made: list[SqlView] = []
-
-    def make(url: str, kind: type[SqlView], **options: Any) -> SqlView:
-        made.append(kind(url, **options))
-        return made[-1]
-
-    yield make
-    for view in made:
-        await view.close()
 
 
 async def test_a_view_with_the_marks_of_another_one_is_refused(url: str, views: Callable[..., Any]) -> None:
