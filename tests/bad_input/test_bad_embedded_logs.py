@@ -187,13 +187,10 @@ async def test_a_damaged_coordinator(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lost",
     [
-        "description",
-        "coordinator",
-        "coordinator and a replica",
-        "coordinator and a disk",
+        "description", "coordinator", "coordinator and a replica", "coordinator and a disk",
         "after a crash while it was made",
     ],
-)
+)  # fmt: skip
 async def test_a_coordinator_that_is_lost_is_not_made_anew_beside_what_is_stored(tmp_path: Path, lost: str) -> None:
     log = tmp_path / "log"
     await append_once(f"embedded:{log}?storage=3")

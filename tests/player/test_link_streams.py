@@ -249,16 +249,10 @@ async def test_a_server_of_the_log_is_no_target_and_says_so() -> None:
         ([OpenDelivery(1, 1, b"k" * 16, "p", "t" * 201)], -1),
     ],
     ids=[
-        "a batch first",
-        "opened twice",
-        "a batch before it is accepted",
-        "of a client",
-        "of a target",
-        "no fence",
-        "no name",
-        "a long name",
+        "a batch first", "opened twice", "a batch before it is accepted", "of a client", "of a target", "no fence",
+        "no name", "a long name",
     ],
-)
+)  # fmt: skip
 async def test_a_player_that_says_what_is_out_of_turn_is_refused(said: list[Message], partition: int) -> None:
     target = MemoryTarget()
     target.accepts.clear()

@@ -71,16 +71,10 @@ DATABASES = [
     "mariadb+pymysql://127.0.0.1:1/db?user=bank&init_command=SET PASSWORD='{}'",
 ]
 STORES = [
-    "s3://key:{}@bucket/path",
-    "s3://bucket/path?aws_access_key_id=AKIA&aws_secret_access_key={}",
-    "https://user:{}@127.0.0.1:1/store",
-    "https://{}@127.0.0.1:1/store",
-    "az://container/path?sig={}&sv=1",
-    "nostore://user:{}@127.0.0.1/store",
-    "file://user:{}@host/store",
-    "s3://:{}@",
-    "user:{}@host/no/store\0",
-]
+    "s3://key:{}@bucket/path", "s3://bucket/path?aws_access_key_id=AKIA&aws_secret_access_key={}",
+    "https://user:{}@127.0.0.1:1/store", "https://{}@127.0.0.1:1/store", "az://container/path?sig={}&sv=1",
+    "nostore://user:{}@127.0.0.1/store", "file://user:{}@host/store", "s3://:{}@", "user:{}@host/no/store\0",
+]  # fmt: skip
 LOGS = [
     *(["embedded:/no/such/log?host=no&fragments=" + quote(store, safe="{}") for store in STORES]),
     "embedded:/no/such/log?host=no&fragments=s3://bucket/path%3Faws_secret_access_key%3D{}",
@@ -456,18 +450,11 @@ def test_what_is_shown_of_an_address_with_a_secret(said: object, shown: str) -> 
 @pytest.mark.parametrize(
     "said",
     [
-        "embedded:/tmp/a log?storage=3&partitions=4&host=no",
-        "file:/tmp/a@b",
-        "127.0.0.1:7000",
-        "[::1]:7000",
-        "unix:/tmp/socket",
-        "s3://bucket/path",
-        "abfss://container@account.dfs.core.windows.net/path",
-        "sqlite:////tmp/view.db",
-        "postgresql+psycopg://bank@host:5432/db?sslmode=require",
-        "parquet:/tmp/table",
+        "embedded:/tmp/a log?storage=3&partitions=4&host=no", "file:/tmp/a@b", "127.0.0.1:7000", "[::1]:7000",
+        "unix:/tmp/socket", "s3://bucket/path", "abfss://container@account.dfs.core.windows.net/path",
+        "sqlite:////tmp/view.db", "postgresql+psycopg://bank@host:5432/db?sslmode=require", "parquet:/tmp/table",
     ],
-)
+)  # fmt: skip
 def test_an_address_without_a_secret_is_shown_whole(said: str) -> None:
     assert redacted(said) == said
 

@@ -229,15 +229,12 @@ def test_a_text_that_is_cut_elsewhere_is_found(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "return ', '.join(names[:20])",
-        "return text[1:-1]",
+        "return ', '.join(names[:20])", "return text[1:-1]",
         "raise BadOption(f'known are {chr(44).join(names[:_NAMED_MAX])}')",
-        "return hashlib.sha256(text.encode()).hexdigest()[:32]",
-        "return text[len('file:'):]",
-        "begin = text.index(':'); return text[:begin]",
-        "return redacted(text, _SHOWN_MAX)",
+        "return hashlib.sha256(text.encode()).hexdigest()[:32]", "return text[len('file:'):]",
+        "begin = text.index(':'); return text[:begin]", "return redacted(text, _SHOWN_MAX)",
     ],
-)
+)  # fmt: skip
 def test_what_is_parsed_or_listed_is_no_cut(body: str) -> None:
     tree = ast.parse(f"def tell(text: str, names: list[str]) -> str:\n    {body}\n")
     assert list(cuts_in(tree, declared_texts([tree]))) == []

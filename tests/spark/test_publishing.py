@@ -153,15 +153,10 @@ def nothing(_: pytest.MonkeyPatch) -> None:
         (abort_deletes_all, SteppedPort),
     ],
     ids=[
-        "no expectation",
-        "no change",
-        "weak expectation",
-        "no plan",
-        "batch begun twice",
-        "zombies taken",
+        "no expectation", "no change", "weak expectation", "no plan", "batch begun twice", "zombies taken",
         "abort deletes all",
     ],
-)
+)  # fmt: skip
 def test_a_mutation_is_found(
     mutation: Callable[[pytest.MonkeyPatch], None],
     port: Callable[[World], SteppedPort],

@@ -235,17 +235,13 @@ KEYS_OF = {
     "postgresql": (["UNIQUE (a, b) DEFERRABLE"], ["PRIMARY KEY (a, b), UNIQUE (x)"]),
     "mariadb": (
         [
-            "KEY (a, b)",
-            "PRIMARY KEY (a(3), b)",
-            "UNIQUE (a, b(3))",
-            "PRIMARY KEY (a, b), UNIQUE (x)",
-            "PRIMARY KEY (a, b), UNIQUE (other)",
-            "PRIMARY KEY (a, b), UNIQUE (a(3), b)",
+            "KEY (a, b)", "PRIMARY KEY (a(3), b)", "UNIQUE (a, b(3))", "PRIMARY KEY (a, b), UNIQUE (x)",
+            "PRIMARY KEY (a, b), UNIQUE (other)", "PRIMARY KEY (a, b), UNIQUE (a(3), b)",
             "id INT AUTO_INCREMENT PRIMARY KEY",
         ],
         ["id INT AUTO_INCREMENT PRIMARY KEY, UNIQUE (a, b)"],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

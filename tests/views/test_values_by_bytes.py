@@ -18,19 +18,8 @@ from rigs.databases import execute
 from rigs.lacking import lacking
 
 NAMES = [
-    "Alice",
-    "ALICE",
-    "alice",
-    "Zoë",
-    "Zoe",
-    "Zoe\N{COMBINING DIAERESIS}",
-    "x",
-    "x ",
-    "straße",
-    "strasse",
-    "😀",
-    "𝒜",
-]
+    "Alice", "ALICE", "alice", "Zoë", "Zoe", "Zoe\N{COMBINING DIAERESIS}", "x", "x ", "straße", "strasse", "😀", "𝒜",
+]  # fmt: skip
 OWNERS = Shape(
     "owners",
     (Field("name", "string"), Field("amount", "bigint"), Field("least", "string"), Field("most", "string")),

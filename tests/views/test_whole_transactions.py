@@ -197,16 +197,10 @@ async def test_apply_may_drop_the_driver_s_connection(url: str) -> None:
 
 STATEMENTS = ["COMMIT", "rollback", " /* well */ commit work", " ; COMMIT"]
 ON_MARIADB = [
-    "/*!COMMIT*/",
-    "/*M!100000 COMMIT */",
-    "# well\nCOMMIT",
-    "SET STATEMENT max_statement_time = 1 FOR COMMIT",
-    "CREATE TABLE more (id INT)",
-    "TRUNCATE journal",
-    "SET autocommit = 1",
-    "START TRANSACTION",
+    "/*!COMMIT*/", "/*M!100000 COMMIT */", "# well\nCOMMIT", "SET STATEMENT max_statement_time = 1 FOR COMMIT",
+    "CREATE TABLE more (id INT)", "TRUNCATE journal", "SET autocommit = 1", "START TRANSACTION",
     "drop table if exists x",
-]
+]  # fmt: skip
 
 
 def through_sqlalchemy(db: Connection, statement: str) -> None:
