@@ -33,7 +33,6 @@ from polonaise.fragments.objects import (
     footer_of,
     fragments_of,
     partitions_in,
-    verified,
     write_fragments,
 )
 from polonaise.fragments.protocol.coverage import Span, belongs, spans_to_write
@@ -42,7 +41,6 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
 from rigs.faults import raises_code
 from rigs.fragments import flip, rewritten
-from rigs.programs import run_polonaise
 from rigs.shell import Shell
 from rigs.trimmed import contents, fill
 from rigs.waiting import time_passes
@@ -60,15 +58,6 @@ async def held(store: ObstoreStore, names: list[FragmentName]) -> list[bytes]:
     return [batch for name in names for batch in batches_in(await store.get(name.path))]
 
 
-async def test_fragments_hold_the_batches_of_the_log_byte_for_byte(log: Log, store: ObstoreStore) -> None:
-    await fill(log, 200)
-    written = await archived(log, store, fragment_bytes=2_000, rest=True)
-    assert len(written) > 3
-    assert await held(store, [each.fragment for each in written]) == await contents(log)
-    report = await verify(store, 0)
-    assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
-
-
 async def test_what_does_not_fill_a_fragment_is_left_for_the_next_time(log: Log, store: ObstoreStore) -> None:
     await fill(log, 50)
     assert await archived(log, store) == []
@@ -77,15 +66,6 @@ async def test_what_does_not_fill_a_fragment_is_left_for_the_next_time(log: Log,
     (rest,) = await archived(log, store, rest=True)
     assert rest.fragment.first == written[-1].fragment.last + 1
     assert rest.fragment.last == 49
-
-
-async def test_what_is_archived_is_not_archived_again(log: Log, store: ObstoreStore) -> None:
-    await fill(log, 30)
-    assert len(await archived(log, store, rest=True)) == 1
-    assert await archived(log, store, rest=True) == []
-    await fill(log, 30)
-    (more,) = await archived(log, store, rest=True)
-    assert (more.fragment.first, more.fragment.last) == (30, 59)
 
 
 async def test_several_at_once_write_the_same(log: Log, store: ObstoreStore) -> None:
@@ -148,16 +128,6 @@ async def test_spans_that_were_planned_by_ids_are_written_each_by_itself(log: Lo
     report = await verify(store, 0)
     assert (report.transactions, report.holes, report.wrong) == (200, (), [])
     assert report.fragments > 10
-
-
-async def test_a_lost_fragment_is_a_hole_that_is_named(log: Log, store: ObstoreStore) -> None:
-    await fill(log, 200)
-    written = await archived(log, store, fragment_bytes=2_000, rest=True)
-    lost = written[2].fragment
-    await store.delete(lost.path)
-    report = await verify(store, 0)
-    assert report.holes == ((lost.first, lost.last),)
-    assert report.last == lost.first - 1
 
 
 async def test_ids_that_were_archived_once_and_are_missing_are_told_before_they_are_written_again(
@@ -232,17 +202,6 @@ async def test_a_store_is_not_repaired_from_another_log(
         if marked:
             with pytest.raises(WrongClusterKey, match="fragments of another log"):
                 await check_archived_from(other, store, None)
-
-
-async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: ObstoreStore) -> None:
-    await fill(log, 30)
-    ((name, _),) = await archived(log, store, rest=True)
-    await flip(store, name)
-    report = await verify(store, 0)
-    assert len(report.wrong) == 1
-    assert name.path in report.wrong[0]
-    with pytest.raises(FragmentDamaged, match=name.digest):
-        await verified(store, name)
 
 
 async def test_a_fragment_of_another_format_is_named_and_the_others_are_verified(
@@ -408,17 +367,6 @@ async def test_a_fragment_under_another_name_is_found(log: Log, store: ObstoreSt
     assert [other.path in wrong for wrong in (await verify(store, 0)).wrong] == [True]
 
 
-async def test_a_store_that_holds_another_clusters_fragments_is_refused(
-    log: Log, store: ObstoreStore, tmp_path: Path
-) -> None:
-    await fill(log, 30)
-    await archived(log, store, rest=True)
-    async with polonaise.connect(f"embedded:{tmp_path / 'other'}") as other:
-        await fill(other, 50)
-        with pytest.raises(WrongClusterKey, match="another address"):
-            await archived(other, store, rest=True)
-
-
 @pytest.mark.parametrize("is_other", [True, False])
 async def test_a_store_that_is_swapped_under_an_archiver_gets_nothing(
     log: Log, store: ObstoreStore, tmp_path: Path, is_other: bool
@@ -486,10 +434,3 @@ def test_the_commands_archive_and_verify(tmp_path: Path, shell: Shell) -> None:
     (store / told["path"]).unlink()
     again = shell.run("archive", "run", address, store)
     assert again.output.startswith("partition 0: no fragment held 0 to 0 when this run began, although later")
-
-
-def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
-    ran = run_polonaise("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
-    assert ran.returncode == 1
-    assert "[not_initialized]" in ran.stderr
-    assert not (tmp_path / "log").exists()

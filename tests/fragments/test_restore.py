@@ -22,7 +22,6 @@ from polonaise.errors import (
     LockConflict,
     LogForked,
     PolonaiseError,
-    StoreUnavailable,
     WrongClusterKey,
 )
 from polonaise.fragments.objects import fragments_of
@@ -124,17 +123,6 @@ async def test_nothing_is_restored_of_a_batch_that_goes_beyond_the_id(
     async with polonaise.connect(f"embedded:{target}") as copy:
         assert (await contents(copy)).batches == whole[:place]
         assert (await copy.append(b"x", 0)).id == ends[place - 1] + 1
-
-
-async def test_a_batch_that_was_left_out_is_named(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
-    await filled_and_archived(log, store, 100, fragment_bytes=3_000)
-    batches = [Batch.parse(raw) for raw in (await contents(log)).batches]
-    cut = next(batch for batch in batches if batch.count > 1)
-    inside = await restored(store, target / "inside", until={0: cut.first}, key=Key.NEW)
-    whole = await restored(store, target / "whole", until={0: cut.last}, key=Key.NEW)
-    before = await restored(store, target / "before", until={0: cut.first - 1}, key=Key.NEW)
-    assert [done.partitions[0].cut for done in (inside, whole, before)] == [(cut.first, cut.last), None, None]
-    assert [done.partitions[0].last for done in (inside, whole, before)] == [cut.first - 1, cut.last, cut.first - 1]
 
 
 async def test_a_log_is_restored_to_a_time(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
@@ -319,27 +307,6 @@ async def test_a_damaged_fragment_is_named_and_what_was_begun_is_no_log(
     assert not (target / RESTORING).exists()
 
 
-async def test_a_store_that_fails_on_the_way_leaves_no_log(
-    log: polonaise.Log, store: ObstoreStore, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await filled_and_archived(log, store, 200, fragment_bytes=3_000)
-    fetched = 0
-
-    class Failing(ObstoreStore):
-        async def get(self, path: str) -> bytes:
-            nonlocal fetched
-            fetched += 1
-            if fetched > 2:
-                raise StoreUnavailable("gone")
-            return await super().get(path)
-
-    failing = open_store(str(store))
-    monkeypatch.setattr(failing, "__class__", Failing)
-    with pytest.raises(StoreUnavailable):
-        await restored(failing, target)
-    await check_no_log(target)
-
-
 async def test_directories_that_are_not_empty_are_refused_and_left_alone(
     small: polonaise.Log, store: ObstoreStore, tmp_path: Path
 ) -> None:
@@ -415,23 +382,6 @@ async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_mad
 
 
 # ------------------------------------------------------------------ processes
-
-
-async def test_a_cluster_of_processes_goes_on_from_a_restore(
-    log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
-) -> None:
-    await filled_and_archived(log, store, 100)
-    nodes = {f"storage-{number}": f"unix:{tmp_path}/node-{number}" for number in range(3)}
-    await restored(store, target, nodes=nodes)
-    cluster = LocalCluster(target, storage=3, partitions=1)
-    for node, address in zip(cluster.storage, nodes.values(), strict=True):
-        node.address = address
-    with cluster:
-        async with polonaise.connect(cluster.coordinator) as copy:
-            assert await contents(copy) == await contents(log)
-            assert (await copy.append(b"next")).id == 100
-            cluster.storage[1].kill()
-            assert (await copy.append(b"and on")).id == 101
 
 
 async def many(log: polonaise.Log, count: int) -> None:
