@@ -251,9 +251,18 @@ def test_a_coordinator_of_no_kind_in_the_environment(
 LOOKS = [("cluster", "status"), ("server", "list"), ("storage", "list"), ("partition", "list")]
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_no_cluster_is_named(shell: Shell, look: tuple[str, str]) -> None:
-    shell.refuses(*look, code="bad_option", naming="no cluster is named: give --coordinator")
+@pytest.mark.parametrize(
+    "command",
+    [
+        *LOOKS,
+        ("cluster", "require", "--copies", 2),
+        ("storage", "zone", "a", "north"),
+        ("partition", "reset-head", 0),
+    ],
+    ids=lambda command: " ".join(map(str, command[:2])),
+)
+def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...]) -> None:
+    shell.refuses(*command, code="bad_option", naming="no cluster is named: give --coordinator")
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -183,14 +183,6 @@ async def test_a_coordinator_where_no_directory_can_be_made(shell: Shell, tmp_pa
     assert "can't be made" in ended.stderr
 
 
-def test_a_damaged_coordinator(shell: Shell, tmp_path: Path) -> None:
-    arguments = [*started("server", tmp_path), "--listen", "8.8.8.8:1"]
-    made_in(tmp_path)
-    description = tmp_path / "c" / "description"
-    description.write_bytes(description.read_bytes().replace(b"7100", b"7200"))
-    shell.refuses(*arguments, code="coordinator_damaged", naming="description")
-
-
 @pytest.mark.parametrize("kind", ["storage", "server", "zookeeper"])
 def test_a_port_in_use(shell: Shell, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -138,10 +138,10 @@ def test_nothing_is_changed_where_a_value_is_marked_as_older_though_no_node_answ
     assert kept(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["topic list", "topic describe t", "storage list", "server list", "partition list", "partition describe 0"],
-)
+LISTS = ["topic list", "topic describe t", "storage list", "server list", "partition list", "partition describe 0"]
+
+
+@pytest.mark.parametrize("command", LISTS)
 def test_what_is_listed_of_a_coordinator_that_is_marked_as_older_has_a_warning_beside_it(
     shell: Shell, tmp_path: Path, command: str
 ) -> None:
@@ -155,13 +155,7 @@ def test_what_is_listed_of_a_coordinator_that_is_marked_as_older_has_a_warning_b
     assert MARKED in said.errors
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "topic list", "topic describe t", "storage list", "server list", "partition list", "partition describe 0",
-        "cluster status",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("command", [*LISTS, "cluster status"])
 def test_what_is_listed_of_a_coordinator_that_servers_do_not_believe_has_a_warning_beside_it(
     shell: Shell, place: str, command: str
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,23 +106,3 @@ def test_a_standard_input_that_is_closed_is_told_in_one_line(cluster: LocalClust
     done = run_program("sh", "-c", command)
     assert done.returncode == 1
     assert done.stderr == "polonaise: [disk_failed] standard input can't be read: it is closed\n"
-
-
-def test_health_names_who_is_left_out_and_what_is_waited_for(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "cluster") as own:
-        assert run_polonaise("log", "append", own.coordinator, "x").returncode == 0
-        whole = run_polonaise("log", "health", own.coordinator, "--json")
-        assert (whole.returncode, len(json.loads(whole.stdout)["engaged"])) == (0, 3)
-        own.storage[0].kill()
-        deadline_s = time.monotonic() + ENDS_S
-        while (degraded := run_polonaise("log", "health", own.coordinator, "--json")).returncode != 3:
-            assert time.monotonic() < deadline_s
-        left = json.loads(degraded.stdout)
-        assert (left["ready"], len(left["engaged"])) == (True, 2)
-        assert list(left["left_out"]) == ["storage-0"]
-        assert own.storage[0].address in left["left_out"]["storage-0"]
-        own.storage[1].kill()
-        while (lost := run_polonaise("log", "health", own.coordinator)).returncode != 1:
-            assert time.monotonic() < deadline_s
-        assert "NOT READY" in lost.stdout
-        assert "storage-1" in lost.stdout

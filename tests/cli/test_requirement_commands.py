@@ -135,19 +135,6 @@ async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_wri
             await ask_reset(coordinator, state, HeadReset(3, "a", 3, 1), 0.1)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("cluster", "require", "--copies", 2),
-        ("storage", "zone", "a", "north"),
-        ("partition", "reset-head", 0),
-    ],
-    ids=lambda command: " ".join(map(str, command[:2])),
-)
-def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...]) -> None:
-    shell.refuses(*command, code="bad_option", naming="no cluster is named: give --coordinator")
-
-
 def test_a_directory_is_recovered_from_another_nodes(shell: Shell, tmp_path: Path) -> None:
     source = make_storage(tmp_path / "a")
 
