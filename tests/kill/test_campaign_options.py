@@ -1,4 +1,5 @@
-"""How campaigns begin and end: they refuse what would try nothing, and end by Ctrl-C or SIGTERM with what was done."""
+"""How campaigns begin and end: they refuse what would try nothing, end by Ctrl-C or SIGTERM with what was done, and
+don't hang; no process outlives them."""
 
 from __future__ import annotations
 
@@ -14,11 +15,17 @@ from typing import Any
 
 import pytest
 
+from polonaise.errors import JavaMissing
+from polonaise.spark.java import find_java
+from rigs.lacking import lacking
+from rigs.localcluster import processes_in
+from rigs.programs import run_python
 from rigs.waiting import block_until
 
 KILL, SOAK, DELIVERY, PIPELINE = (
     f"polonaise_proving.scenarios.{name}" for name in ("kill", "soak", "delivery", "pipeline.campaign")
 )
+SMOKE = "polonaise.cli"
 
 
 def main_of(campaign: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
@@ -96,3 +103,58 @@ def test_an_interrupted_campaign_leaves_nothing(tmp_path: Path, campaign: str, s
     assert said in text
     assert "Traceback" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("campaign", [KILL, SOAK])
+def test_a_campaign_that_is_killed_leaves_no_process_not_even_a_stopped_one(tmp_path: Path, campaign: str) -> None:
+    ran = subprocess.Popen(
+        [sys.executable, "-m", campaign], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        block_until(lambda: list(tmp_path.glob("polonaise-campaign-*/*.journal")), "a process at work")
+        ran.send_signal(signal.SIGSTOP)
+        for pid in processes_in(tmp_path):
+            os.kill(pid, signal.SIGSTOP)
+    finally:
+        ran.kill()
+        ran.wait()
+    block_until(lambda: not processes_in(tmp_path), "the end of its processes", every_s=0.05)
+
+
+_HANGS = """
+import runpy, sys, threading
+from polonaise.node.local import ChildNode
+from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.smoke.run import SmokeRun
+from polonaise_proving.stages.processes import Program
+
+def hang(*_):
+    threading.Event().wait()
+
+running.HANGS_S = running._AGAIN_S = 0.5
+Program.launch = ChildNode.launch = SmokeRun._work = hang
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("campaign", [KILL, SOAK, DELIVERY, PIPELINE, SMOKE])
+def test_a_campaign_that_hangs_ends_and_says_where_it_was(tmp_path: Path, campaign: str) -> None:
+    arguments = {
+        PIPELINE: ["--directory", tmp_path / "report"],
+        SMOKE: ["smoke", "--hosts", "loopback", "--directory", tmp_path / "smoke"],
+    }
+    if campaign in arguments:
+        try:
+            find_java()
+        except JavaMissing as error:
+            lacking(str(error))
+    done = run_python(
+        "-c", _HANGS, campaign, *arguments.get(campaign, ()), environment={"TMPDIR": str(tmp_path)}, within_s=None
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "it hangs: no progress for 0.5 s, at" in done.stdout + done.stderr
+    assert list(tmp_path.glob("polonaise-campaign-*")) == []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,97 +15,62 @@ from polonaise.errors import BadOption
 from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, PacketLoss, namespaces_possible
-from polonaise_proving.stages.hosts.leftovers import Notes, birth_of, names_of, sweep
+from polonaise_proving.stages.hosts.leftovers import Notes, names_of, sweep
+from polonaise_proving.stages.processes import state_of
+from polonaise_proving.stages.watchdog import watched
 from rigs.lacking import program
 from rigs.waiting import block_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are told apart by /proc")
 
 _KILLED = """
-import os, signal, sys
+import os, signal, subprocess, sys
 from pathlib import Path
+from polonaise.host.environment import variables
 from polonaise_proving.stages.hosts.leftovers import Notes
+from polonaise_proving.stages.watchdog import RUN
 notes = Notes(Path(sys.argv[1]))
-notes.started(int(sys.argv[2]))
-print(notes.run, flush=True)
+with variables({RUN: str(notes.path)}):
+    started = subprocess.Popen(["/bin/sh", "-c", "sleep 600; true"], stdout=subprocess.DEVNULL)
+print(notes.run, started.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def killed_run(directory: Path) -> tuple[str, int]:
+    """A run whose watchdog was killed with it, and a process of it that has another one below it."""
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(directory)], stdout=subprocess.PIPE, check=False)
+    run, pid = done.stdout.decode().split()
+    return run, int(pid)
 
 
-def run_of_a_killed_one(notes: Path, pid: int) -> str:
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(notes), str(pid)], capture_output=True, check=False)
-    return done.stdout.decode().strip()
+def is_gone(pid: int) -> bool:
+    return state_of(pid) in "ZX"
 
 
-def test_a_process_of_a_killed_run_is_killed_by_the_next(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    run = run_of_a_killed_one(tmp_path, sleeper.pid)
+def test_processes_of_a_killed_run_are_killed_by_the_next_also_those_that_are_stopped(tmp_path: Path) -> None:
+    run, pid = killed_run(tmp_path)
+    below = block_until(lambda: [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()])
+    for each in (pid, *below):
+        os.kill(each, signal.SIGSTOP)
     assert sweep(tmp_path) == [run]
-    assert block_until(lambda: sleeper.poll() is not None)
+    assert all(map(is_gone, (pid, *below)))
     assert sweep(tmp_path) == []
 
 
-def test_a_process_of_a_run_that_lives_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_run_that_lives_and_processes_of_others_are_left_alone(tmp_path: Path) -> None:
     notes = Notes(tmp_path)
-    notes.started(sleeper.pid)
-    assert sweep(tmp_path) == []
-    assert sleeper.poll() is None
-    notes.tidy()
-    assert block_until(lambda: sleeper.poll() is not None)
+    with watched("another run"):
+        other = subprocess.Popen(["sleep", "600"])
+        with watched(str(notes.path)):
+            ours = subprocess.Popen(["sleep", "600"])
+            assert sweep(tmp_path) == []
+            assert ours.poll() is None
+            notes.tidy()
+            assert ours.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+    assert other.wait(10) == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
-
-
-def test_another_process_with_the_number_of_one_that_has_ended_is_left_alone(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
-    notes = Notes(tmp_path)
-    path = tmp_path / f"{notes.run}.notes"
-    path.write_text(f"{sleeper.pid} {int(birth_of(sleeper.pid)) - 1}\n{sleeper.pid} \n")
-    notes.tidy()
-    assert sleeper.poll() is None
-
-
-def test_a_process_that_is_not_there_has_no_birth() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    assert birth_of(process.pid) == ""
-    assert birth_of(os.getpid())
-
-
-def test_a_stopped_child_of_a_noted_process_is_killed_with_it(tmp_path: Path) -> None:
-    shell = subprocess.Popen(
-        ["/bin/sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        assert shell.stdout is not None
-        child = int(shell.stdout.readline())
-        os.killpg(shell.pid, signal.SIGSTOP)
-        run_of_a_killed_one(tmp_path, shell.pid)
-        sweep(tmp_path)
-        assert shell.wait(10) == -signal.SIGKILL
-        assert block_until(lambda: _is_gone(child))
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGKILL)
-        assert shell.stdout is not None
-        shell.stdout.close()
-        shell.wait()
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def test_notes_that_others_may_write_are_refused(tmp_path: Path) -> None:
@@ -121,21 +84,13 @@ def test_notes_that_others_may_write_are_refused(tmp_path: Path) -> None:
             Notes(tmp_path / name)
 
 
-def test_files_that_no_run_has_noted_are_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    line = f"{sleeper.pid} {birth_of(sleeper.pid)}\n"
-    (tmp_path / "elsewhere").write_text(line)
+def test_files_that_no_run_has_noted_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
     (tmp_path / "abcd.notes").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / ".notes").write_text(line)
-    (tmp_path / "12345.notes").write_text(line)
+    (tmp_path / ".notes").touch()
+    (tmp_path / "12345.notes").touch()
     assert sweep(tmp_path) == []
-    assert sleeper.poll() is None
-
-
-def test_lines_that_are_no_notes_are_skipped(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    birth = birth_of(sleeper.pid)
-    (tmp_path / "abcd.notes").write_text(f"x {birth}\n-{sleeper.pid} {birth}\n0 {birth}\n\n{sleeper.pid} {birth}\n")
-    assert sweep(tmp_path) == ["abcd"]
-    assert block_until(lambda: sleeper.poll() is not None)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 # ------------------------------------------------------------------ hosts of their own

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
 from polonaise_proving.judges.rows import GROUP, judge, judge_figures, judge_files
+from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios.pipeline import scenarios
 from polonaise_proving.scenarios.pipeline.campaign import PipelineTortureReport
@@ -23,7 +21,7 @@ from polonaise_proving.scenarios.pipeline.drivers import Drivers
 from polonaise_proving.scenarios.pipeline.ground import Ground
 from polonaise_proving.scenarios.pipeline.scenarios import Appender, Rig
 from polonaise_proving.stages.databaseservers import Databases
-from polonaise_proving.stages.watchdog import Watchdog
+from polonaise_proving.stages.watchdog import watched
 from rigs.lacking import lacking
 from rigs.waiting import block_until
 
@@ -38,7 +36,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     except JavaMissing as error:
         lacking(str(error))
     directory = tmp_path_factory.mktemp("torture")
-    with Drivers(directory) as drivers:
+    with watched(), Drivers(directory) as drivers:
         drivers.prepare()
         with Ground(directory / "ground") as ground:
             yield Rig(ground, drivers)
@@ -106,6 +104,19 @@ def test_sinks_that_do_not_know_batches_are_found_out_when_a_driver_dies(rig: Ri
     assert not any("partition 7" in each and "rows instead" in each for each in wrong), "no other task had its rows"
 
 
+@pytest.mark.slow
+@pytest.mark.campaign  # `mutations/views.py` names its short form
+def test_a_mutation_in_the_processes_is_found(tmp_path: Path) -> None:
+    with (
+        put_into_children("mark-that-another-process-moved-moved-on"),
+        watched(),
+        Drivers(tmp_path) as drivers,
+        Ground(tmp_path / "ground") as ground,
+    ):
+        wrong = scenarios.zombie(Rig(ground, drivers))
+    assert any(each.startswith("after the zombie: to_sql: partition") for each in wrong), wrong
+
+
 # ------------------------------------------------------------------ the comparisons themselves
 
 
@@ -165,20 +176,6 @@ def test_a_snapshot_that_is_none_is_found(
 ) -> None:
     wrong = judge_figures(figures, crcs, mark, final)
     assert any(naming in each for each in wrong), wrong
-
-
-@pytest.mark.slow
-def test_when_a_test_is_gone_its_drivers_are_ended_even_those_that_are_stopped() -> None:
-    watchdog = Watchdog()
-    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        sleeper.send_signal(signal.SIGSTOP)
-        watchdog.watch(sleeper.pid)
-        watchdog.__exit__()
-        assert sleeper.wait(10) == -signal.SIGKILL
-    finally:
-        sleeper.kill()
-        sleeper.communicate()
 
 
 def test_a_report_goes_on_where_it_was(tmp_path: Path) -> None:

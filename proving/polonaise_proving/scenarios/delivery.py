@@ -32,7 +32,6 @@ from polonaise_proving.scenarios.arguments import above_zero
 from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.databaseservers import KINDS, Databases
 from polonaise_proving.stages.processes import PATIENCE_S, Program
-from polonaise_proving.stages.watchdog import Watchdog
 from polonaise_proving.work.deliverytarget import applied
 from polonaise_proving.work.deliverywriter import PARTITIONS, TARGETS
 
@@ -54,20 +53,6 @@ class DeliveryTortureReport:
     caught_up_s: float = 0.0
     """How long it took, once nothing failed any more, until every target had all."""
     wrong: list[str] = field(default_factory=list)
-
-
-class _TorturedProgram(Program):
-    """A program that a watchdog ends if this process is killed."""
-
-    def __init__(self, name: str, command: list[str], log: Path, watchdog: Watchdog, *, speaks: bool) -> None:
-        super().__init__(name, log, command=command, speaks=speaks)
-        self._watchdog = watchdog
-
-    def start(self) -> None:
-        """Start it, and do not wait. An earlier life that was asked to end has its time for that."""
-        self.wait_ended()
-        super().start()
-        self._watchdog.watch(self.pid)
 
 
 @dataclass(frozen=True)
@@ -92,16 +77,13 @@ class DeliveryTorture:
         self._cluster = LocalCluster(directory / "cluster", storage=3, servers=2, partitions=PARTITIONS, apart=True)
         self._seed = seed
         self._schemes = [scheme for _, scheme in zip(TARGETS, itertools.cycle(schemes), strict=False)]
-        self._watchdog = Watchdog()
-        self._programs: list[_TorturedProgram] = []
+        self._programs: list[Program] = []
         self._down: set[str] = set()
         self.report = DeliveryTortureReport()
 
     def __enter__(self) -> Self:
         self._databases.__enter__()
         self._cluster.start()
-        for node in self._cluster.nodes:
-            self._watchdog.watch(node.pid)
         self._log = "polonaise://" + ",".join(server.address for server in self._cluster.servers)
         try:
             self._start_programs()
@@ -119,7 +101,6 @@ class DeliveryTorture:
             node.ask_to_end(signal.SIGCONT)
         self._cluster.stop()
         self._databases.__exit__()
-        self._watchdog.__exit__()
 
     def _start_programs(self) -> None:
         self._shards = [self._start_shard(name, scheme) for name, scheme in zip(TARGETS, self._schemes, strict=True)]
@@ -133,7 +114,7 @@ class DeliveryTorture:
         self._writer.start()
         self._writer.says("listening")
 
-    def _start_shard(self, name: str, scheme: str) -> _TorturedProgram:
+    def _start_shard(self, name: str, scheme: str) -> Program:
         address = f"{scheme}://127.0.0.1:0"
         command = ["polonaise_proving.work.deliverytarget", self._database(name), address]
         shard = self._program(f"target-{name}", command)
@@ -161,8 +142,8 @@ class DeliveryTorture:
             lines += [f"[targets.{name}]", f'address = "{shard.command[2]}"']
         return "\n".join(lines) + "\n"
 
-    def _program(self, name: str, command: list[str], *, speaks: bool = True) -> _TorturedProgram:
-        program = _TorturedProgram(name, command, self._directory / f"{name}.log", self._watchdog, speaks=speaks)
+    def _program(self, name: str, command: list[str], *, speaks: bool = True) -> Program:
+        program = Program(name, self._directory / f"{name}.log", command=command, speaks=speaks)
         self._programs.append(program)
         return program
 

@@ -1,4 +1,7 @@
-"""How a campaign runs: its options, where its files are, its bar, its end, and the tables of what it did."""
+"""How a campaign runs: its options, where its files are, its bar, its end, and the tables of what it did.
+
+However it ends, its processes end with it; one that hangs is ended, and says where.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import contextlib
 import os
 import signal
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
@@ -20,6 +25,7 @@ import polonaise_proving
 from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.mutations.known import LISTS_MUTATIONS, MutationDoesNotApply, find
 from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.stages.watchdog import watched
 
 SOURCES: Final = os.pathsep.join(
     str(Path(file).parents[1]) for file in (polonaise.__file__, polonaise_proving.__file__)
@@ -28,6 +34,10 @@ SOURCES: Final = os.pathsep.join(
 
 INTERRUPTED: Final = 130
 """The exit status of a campaign that Ctrl-C or SIGTERM has ended."""
+HANGS_S: Final = 1_800.0
+"""Seconds without progress after which a campaign hangs: longer than all the time limits within one of its steps."""
+_AGAIN_S: Final = 300.0
+"""Seconds after which a campaign that hangs is ended again, in case something has kept that to itself."""
 
 
 def options(program: str, description: str | None) -> argparse.ArgumentParser:
@@ -77,6 +87,31 @@ def directory(keep: Path | None) -> Iterator[Path]:
         yield Path(scratch)
 
 
+@contextlib.contextmanager
+def ended_if_hanging() -> Iterator[Callable[[], None]]:
+    """Raise `GaveUp` in the block, which runs in the main thread, `HANGS_S` after it has called what is yielded.
+
+    In a test that has a limit of its own, which takes the same timer, that one holds.
+    """
+
+    def hangs(_: int, frame: FrameType | None) -> None:
+        at = [each for each in traceback.extract_stack(frame) if "polonaise" in each.filename][-1]
+        raise GaveUp(f"it hangs: no progress for {HANGS_S:g} s, at {at.filename}:{at.lineno} in {at.name}")
+
+    def progressed() -> None:
+        signal.setitimer(signal.ITIMER_REAL, HANGS_S, _AGAIN_S)
+
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield lambda: None
+        return
+    signal.signal(signal.SIGALRM, hangs)
+    progressed()
+    try:
+        yield progressed
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class CampaignReport(Protocol):
     """What a campaign did, and what it found."""
 
@@ -117,22 +152,25 @@ def carry_out(
 ) -> int:
     """Run a campaign under a bar that ends at `total`, and print what it did and the first mistakes.
 
-    Returns the exit status: 1 if a mistake was found, or the campaign gave up; `INTERRUPTED`, once all is cleared up,
-    after Ctrl-C or SIGTERM, with how many of `unit` were done; else 0.
+    No process of it outlives it. Returns the exit status: 1 if a mistake was found, or the campaign gave up;
+    `INTERRUPTED`, once all is cleared up, after Ctrl-C or SIGTERM, with how many of `unit` were done; else 0.
     """
     console = Console()
     _end_as_by_control_c()
     reached = 0.0
     try:
         with (
-            put_into_children(options.mutation),
             directory(options.keep) as where,
+            watched(),
+            put_into_children(options.mutation),
             Progress(console=console) as progress,
+            ended_if_hanging() as goes_on,
         ):
             bar = progress.add_task("campaign", total=total)
 
             def progressed(done: float) -> None:
                 nonlocal reached
+                goes_on()
                 reached = done
                 progress.update(bar, completed=done)
 

@@ -104,7 +104,11 @@ class Program:
         return last_words(self.output)
 
     def start(self) -> None:
-        """Start it by its command, and do not wait. Raises `OSError`."""
+        """Start it by its command, and do not wait. An earlier life that was asked to end has its time for that.
+
+        Raises `OSError`, and `GaveUp` if that time is over.
+        """
+        self.wait_ended()
         self.launch(self.command)
 
     def launch(self, arguments: Sequence[str]) -> None:

@@ -1,61 +1,62 @@
-"""Ends the processes of a run that has died: `python -m polonaise_proving.stages.watchdog`, started before they are.
+"""Ends the processes of a run that has died: `python -m polonaise_proving.stages.watchdog RUN`, started before them.
 
-On standard input it is told of each session (`+PID`, `-PID` when it is over). When that ends, all that are left are
-killed: also those that are stopped, and could not see that their run was killed.
+They have the name of the run in their environment, as have those that they start themselves. When the standard input of
+the watchdog ends, all that are left are killed: also those that are stopped, and could not see that their run has died.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import signal
 import subprocess
 import sys
-from typing import Self
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
-from polonaise_proving.stages.processes import signal_session
+RUN: Final = "PROVING_RUN"
+"""The environment variable that names the run of a process."""
 
 
-class Watchdog:
-    """The watchdog of this process. Use as a context manager."""
+@contextlib.contextmanager
+def watched(run: str = "") -> Iterator[None]:
+    """Have all processes that are started within the block end with it, also if this process is killed before that."""
+    # Not above: the watchdog needs nothing of production.
+    from polonaise.host.environment import variables
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, start_new_session=True
-        )
+    run = run or secrets.token_hex(8)
+    command = [sys.executable, "-m", __name__, run]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True), variables({RUN: run}):
+        yield
 
-    def watch(self, pid: int | None) -> None:
-        """Note a session, by the process that leads it."""
-        self._tell(f"+{pid}")
 
-    def forget(self, pid: int) -> None:
-        """Note that a session is over."""
-        self._tell(f"-{pid}")
+def kill_all(run: str) -> None:
+    """Kill the processes of a run, and wait until they are gone."""
+    while pids := list(_processes_of(run)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        self._process.stdin.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def _processes_of(run: str) -> Iterator[int]:
+    """Yield those that this user may look at; none where there is no /proc."""
+    named = f"{RUN}={run}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        # One that has ended meanwhile, or that is somebody else's, can't be read.
+        with contextlib.suppress(OSError):
+            if named in environment.read_bytes().split(b"\0"):
+                yield int(environment.parent.name)
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it goes when its run has gone
-    sessions: set[int] = set()
-    for line in sys.stdin:
-        if line.startswith("+"):
-            sessions.add(int(line[1:]))
-        else:
-            sessions.discard(int(line[1:]))
-    for leader in sessions:
-        while signal_session(leader, signal.SIGKILL):
-            pass
+    sys.stdin.read()
+    kill_all(sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -197,6 +197,7 @@ def main() -> int:
             with databases, Ground(directory / "ground", options.servers, databases) as ground:
                 if not report.rounds:
                     for scenario in ALL:
+                        progress(0)
                         report.wrong += [f"{scenario.__name__}: {each}" for each in scenario(Rig(ground, drivers))]
                         report.hit[scenario.__name__] += 1
                     report.keep(kept)

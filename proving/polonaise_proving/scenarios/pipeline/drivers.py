@@ -12,7 +12,6 @@ from typing import Any
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios.running import SOURCES
 from polonaise_proving.stages.processes import Program, session_of, signal_session, state_of, wait_until
-from polonaise_proving.stages.watchdog import Watchdog
 
 STARTED_S_MAX = 120.0
 ANSWERED_S_MAX = 240.0
@@ -101,7 +100,7 @@ class Driver(Program):
 
 
 class Drivers:
-    """Drivers, one of them started ahead. A context manager: none outlives it, however the test ends."""
+    """Drivers, one of them started ahead. A context manager: none outlives it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -109,14 +108,12 @@ class Drivers:
         self._all: list[Driver] = []
         self._current: Driver | None = None
         self._spare: Driver | None = None
-        self._watchdog = Watchdog()
 
     def __enter__(self) -> Drivers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end_all()
-        self._watchdog.__exit__()
 
     def current(self) -> Driver:
         """Return the driver that does jobs; if it has died, the next one."""
@@ -143,7 +140,6 @@ class Drivers:
         if driver in self._all:
             driver.kill()
             self._all.remove(driver)
-            self._watchdog.forget(driver.leader)
 
     def end_all(self) -> None:
         """Kill all drivers; `current` starts a new one."""
@@ -154,6 +150,5 @@ class Drivers:
     def _start(self) -> Driver:
         self._count += 1
         driver = Driver(self._directory, f"driver-{self._count}")
-        self._watchdog.watch(driver.leader)
         self._all.append(driver)
         return driver

@@ -29,12 +29,13 @@ from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.faultkinds import KINDS, Fault, FaultKind, NodeGroup, Way, nodes_of
 from polonaise_proving.record.history import LineKind
+from polonaise_proving.scenarios.running import ended_if_hanging
 from polonaise_proving.scenarios.smoke.report import FILE, JUDGED, PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
 from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, sweep
-from polonaise_proving.stages.hosts.parts import Part
 from polonaise_proving.stages.hosts.town import PARTITIONS, Town, free_ports
+from polonaise_proving.stages.watchdog import watched
 
 NAMESPACES: Final = "namespaces"
 LOOPBACK: Final = "loopback"
@@ -115,6 +116,7 @@ class SmokeRun:
         self._report: SmokeReport
         self._town: Town
         self._notes: Notes
+        self._goes_on: Callable[[], None] = lambda: None
 
     def stop_soon(self) -> None:
         """End the run soon; it can be resumed. May be called by a signal handler."""
@@ -141,7 +143,11 @@ class SmokeRun:
                 self._say("swept", f"removed what run {swept} had left behind")
             self._notes = Notes()
             try:
-                with put_into_children(self._options.mutation):
+                with (
+                    watched(str(self._notes.path)),
+                    put_into_children(self._options.mutation),
+                    ended_if_hanging() as self._goes_on,
+                ):
                     return self._on_hosts(resumed)
             finally:
                 self._notes.tidy()
@@ -252,7 +258,7 @@ class SmokeRun:
     def _work(self, steps: tuple[FaultStep, ...]) -> None:
         town, report = self._town, self._report
         self._say("starting", f"{report.hosts} in {self._directory}: {len(steps)} steps, schedule {report.schedule}")
-        town.start(self._started)
+        town.start(self._check_wanted)
         self._say("started", f"started: {', '.join(part.name for part in town.parts)}")
         self._until(lambda: all(client.is_open for client in town.clients), "the clients open the log", _WELL_S)
         self._until_well()
@@ -284,7 +290,7 @@ class SmokeRun:
         self._until(lambda: time.monotonic() >= until_s, "time passes", step.hold_s + PROGRESS_S)
         for fault in step.faults:
             end(self._town, fault)
-            self._started(self._town.part(fault.node))
+            self._check_wanted()
         for fault in step.faults:
             if KINDS[fault.kind].way in _STARTING:
                 self._town.part(fault.node).wait_serving()
@@ -401,8 +407,7 @@ class SmokeRun:
                 digest.update(history.digest().encode())
                 counts.update(line.kind for line in history.lines)
                 self._say("checked", f"partition {partition}: {len(history.entries):,} transactions")
-                if self._stopped.is_set():
-                    raise Interrupted
+                self._check_wanted()
         report.violations += broken
         report.history, report.committed = digest.hexdigest(), committed
         names = {
@@ -440,8 +445,8 @@ class SmokeRun:
 
     def _look(self) -> None:
         """Look once at all processes, and at what was acknowledged; start the archiver when it is due."""
-        if self._stopped.is_set():
-            raise Interrupted
+        self._goes_on()
+        self._check_wanted()
         town, now_s = self._town, time.monotonic()
         for client in town.clients:
             client.follow()
@@ -455,16 +460,10 @@ class SmokeRun:
                 raise GaveUp(f"{part.name} has ended by itself: {how}")
         if town.archiver.pid is None and town.archiver.name not in self._faulty and now_s > self._archive_s:
             town.archiver.start()
-            self._started(town.archiver)
             self._archive_s = now_s + _ARCHIVE_EVERY_S
 
-    def _started(self, part: Part) -> None:
-        """Note the process of a part, so that a later run finds it if this one is killed.
-
-        Raises `Interrupted` after `stop_soon`.
-        """
-        if part.pid is not None:
-            self._notes.started(part.pid)
+    def _check_wanted(self) -> None:
+        """Raise `Interrupted` after `stop_soon`."""
         if self._stopped.is_set():
             raise Interrupted
 

@@ -1,8 +1,8 @@
-"""What a smoke test has on this machine outside of its directory, noted in a file, so that nothing of it stays behind.
+"""What a smoke test has on this machine outside of its directory, so that nothing of it stays behind.
 
-A run that is killed by SIGKILL can't tidy up. Its processes end by themselves, because their standard input ends, but a
-stopped one does not, and neither does a namespace. The next run removes these: of runs whose lock nobody holds any
-more, and nothing but what they have noted or what bears their name.
+A run that is killed by SIGKILL can't tidy up. A `watchdog` ends its processes, unless that was killed as well, but
+nobody removes its namespaces. The next run does: of runs whose lock nobody holds any more, and nothing but what bears
+their name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Final
 
 from polonaise.errors import BadOption, DirectoryInUse
 from polonaise.host.files import try_lock, with_own_errors
+from polonaise_proving.stages.watchdog import kill_all
 
 PREFIX: Final = "pln"
 """How the names of all namespaces and links of smoke tests begin; the id of the run follows."""
 _NOTES: Final = ".notes"
 _RUN: Final = re.compile(r"[0-9a-f]{4}")
-_LINE: Final = re.compile(r"([1-9][0-9]{0,9}) ([0-9]+)")
 
 
 def notes_directory() -> Path:
-    """Return the directory in which this user's runs note what they have."""
+    """Return the directory in which this user's runs note that they live."""
     return Path(tempfile.gettempdir()) / f"polonaise-smoke-{os.geteuid()}"
 
 
 class Notes:
-    """The notes of one run, locked for as long as the run lives."""
+    """The file that notes a run, locked for as long as the run lives."""
 
     def __init__(self, directory: Path | None = None) -> None:
         """Begin the notes of a new run, under an id that no other run has.
@@ -47,7 +47,8 @@ class Notes:
         """The id of the run: four characters, because the names of links are short."""
         while (path := self._directory / f"{self.run}{_NOTES}").exists() or _has_network(self.prefix):
             self.run = secrets.token_hex(2)
-        self._path = path
+        self.path = path
+        """The lock of the run, which also names it in the environment of its processes."""
         self._lock = try_lock(str(path))
 
     @property
@@ -55,15 +56,9 @@ class Notes:
         """How the names of this run's namespaces and links begin."""
         return f"{PREFIX}{self.run}"
 
-    def started(self, pid: int) -> None:
-        """Note a process of the run, with the time of its start: it leads a group, which is killed if it is left."""
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "a") as file:
-            file.write(f"{pid} {birth_of(pid)}\n")
-
     def tidy(self) -> None:
         """Remove what is left of this run, and then its notes; they stay if its network could not be removed."""
-        _remove(self._path)
+        _remove(self.path)
         self._lock.release()
 
 
@@ -88,21 +83,10 @@ def sweep(directory: Path | None = None) -> list[str]:
     return swept
 
 
-def birth_of(pid: int) -> str:
-    """Return when a process was started, in ticks since the machine was; empty if there is none, or no /proc.
-
-    A number may be another process's by now: the time of its start tells.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
 def _checked(directory: Path) -> None:
     """Make the directory of notes if it is missing. Raises `BadOption` unless it is this user's alone.
 
-    What it says is killed and removed: nobody else may have a word in it.
+    What its files name is killed and removed: nobody else may have a word in it.
     """
     if not os.path.lexists(directory):
         with_own_errors(str(directory), lambda: directory.mkdir(mode=0o700, exist_ok=True))
@@ -115,28 +99,12 @@ def _checked(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what notes tell of, and then the notes; they stay if the run's network could not be removed."""
-    for line in _text_of(path).splitlines():
-        noted = _LINE.fullmatch(line)
-        if noted is None or birth_of(int(noted[1])) != noted[2]:
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            # Each part leads a group of its own; what it has started, such as a JVM, may be stopped.
-            os.killpg(int(noted[1]), signal.SIGKILL)
+    """Remove what a run has, and then its notes; they stay if the run's network could not be removed."""
+    kill_all(str(path))
     prefix = f"{PREFIX}{path.name.removesuffix(_NOTES)}"
     remove_namespaces(prefix)
     if not _has_network(prefix):
         path.unlink(missing_ok=True)
-
-
-def _text_of(path: Path) -> str:
-    """Return what is in a file of notes; empty if it can't be opened, or is a symbolic link."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    with open(descriptor, errors="replace") as file:
-        return file.read()
 
 
 def _has_network(prefix: str) -> bool:

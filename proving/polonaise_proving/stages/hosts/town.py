@@ -136,23 +136,22 @@ class Town:
         node = ChildNode(name, arguments, log, address=address, apart=True, prefix=prefix)
         return NodePart(name, node)
 
-    def start(self, started: Callable[[Part], None]) -> None:
+    def start(self, started: Callable[[], None]) -> None:
         """Start the ensemble, the cluster, and the clients, which append nothing yet.
 
-        Calls `started` with each part once its process runs, and raises what that raises. Raises `ZooKeeperEnded`,
+        Calls `started` once a process runs, and raises what that raises. Raises `ZooKeeperEnded`,
         `StartFailed`, `OSError`, and faults of the disk.
         """
         for clock in self.clock_files.values():
             set_clock(clock, 0.0)
         self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
         self.ensemble.start(60.0)
-        for server in self.zookeeper:
-            started(server)
+        started()
         groups: list[list[Part]] = [[*self.storage], [*self.servers], [*self.clients]]
         for group in groups:
             for part in group:
                 part.start()
-                started(part)
+                started()
             for part in group:
                 part.wait_serving()
             if group == self.storage:
