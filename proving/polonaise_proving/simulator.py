@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise_proving.mutations import known
+from polonaise_proving.mutations.mutation import MutationDoesNotApply
 from polonaise_proving.scenarios.arguments import at_least_one
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _carry_out(options)
-    except (_Untriable, known.MutationDoesNotApply) as error:
+    except (_Untriable, MutationDoesNotApply) as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return _REFUSED
     except BrokenPipeError:
@@ -98,6 +99,8 @@ def _carry_out(options: argparse.Namespace) -> int:
 def _put_in(name: str) -> None:
     """Put the mutation in. Raises `MutationDoesNotApply`, and `_Untriable` if no schedule finds it."""
     mutation = known.find(name)
+    if mutation.model and not mutation.is_for_schedules:
+        raise _Untriable(f"no schedule finds {name}, but a model does: {_python()} -m pytest tests -k '{name}'")
     if mutation.test is not None:
         command = f"{_python()} -m pytest {shlex.quote(f'{_TEST_OF_TESTS}[{name}]')}"
         raise _Untriable(f"no schedule finds {name}, but this test does: {mutation.test}. To see that: {command}")

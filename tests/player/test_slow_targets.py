@@ -6,17 +6,18 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count, pairwise
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-from polonaise.player.protocol import patience, targetstream
+from polonaise.player.protocol import patience
 from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.entries import DeliveryBatch, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise_proving.model.decisions import changed_module
 from polonaise_proving.model.player import PRODUCTION, mutated
+from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.mutations.mutation import Mutation
 
 EACH = 2_000
 """The entries of each partition."""
@@ -230,42 +231,18 @@ def test_what_was_sent_before_is_waited_for_and_what_was_sent_later_is_not() -> 
     assert behind_another(patience.TargetPatience) == PATIENCE
 
 
-class Mutation(NamedTuple):
-    """A change of the decisions' text."""
-
-    what: str
-    module: ModuleType
-    old: str
-    new: str
-
-
-MUTATIONS = (
-    Mutation("what was sent before a partition is no excuse", patience,
-             "        if place:\n", "        if place > 10**9:\n"),
-    Mutation("what was sent later is an excuse", patience,
-             "bisect_left(self._acknowledged, (wait.before,))", "len(self._acknowledged)"),
-    Mutation("patience does not grow", patience,
-             "        if to_s > self.patience_s(now_s):\n", "        if to_s > 10**9:\n"),
-    Mutation("patience does not end", patience, "if now_s - self._progress_at_s(wait) >= patience_s", "if False"),
-    Mutation("a partition that was acknowledged is waited for since it was sent", patience,
-             "            wait.began(self._sent + 1, now_s)\n", "            pass\n"),
-    Mutation("what was acknowledged is waited for", targetstream,
-             "self.patience.acknowledged(pair.partition, queue.in_flight, now_s)", "pass"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
-def test_patience_that_is_wrong_is_noticed(mutation: Mutation) -> None:
-    assert is_noticed(mutation), f"nobody notices that {mutation.what}"
+@pytest.mark.parametrize("name", [name for name, each in MUTATIONS.items() if each.model == "patience"])
+def test_patience_that_is_wrong_is_noticed(name: str) -> None:
+    assert is_noticed(MUTATIONS[name]), f"nobody notices {name}"
 
 
 def is_noticed(mutation: Mutation) -> bool:
     """Ask the tests above in the order of what they cost."""
-    if mutation.module is patience:
-        changed = vars(changed_module(mutation.module, mutation.old, mutation.new))["TargetPatience"]
+    if mutation.module == patience.__name__:
+        changed = vars(changed_module(mutation))["TargetPatience"]
         if behind_another(changed) != PATIENCE:
             return True
-    machines = mutated(mutation.module, mutation.old, mutation.new)
+    machines = mutated(mutation)
     slower = Delivery(10, 1, 0.1, machines=machines, partition_window_bytes=50_000)
     slower.run(10_000.0)
     if len(slower.closed) != 1:

@@ -11,7 +11,8 @@ import pytest
 
 import polonaise.log.tail
 from polonaise_proving.mutations.children import MUTATION, put_into_children
-from polonaise_proving.mutations.known import MUTATIONS, MutationDoesNotApply
+from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.mutations.mutation import MutationDoesNotApply
 from rigs.lacking import lacking
 from rigs.programs import run_python
 
@@ -54,7 +55,7 @@ def found(mutation: str, known: int | None) -> int | None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # told at the end, and no failure: any change of the code may do that
-@pytest.mark.parametrize("mutation", drawn(name for name, each in MUTATIONS.items() if each.test is None))
+@pytest.mark.parametrize("mutation", drawn(name for name, each in MUTATIONS.items() if each.is_for_schedules))
 def test_a_mutation_is_found(mutation: str) -> None:
     seed = found(mutation, MUTATIONS[mutation].seed)
     assert seed is not None, f"{BUDGET} seeds do not find {mutation}, which {MUTATIONS[mutation].breaks}"

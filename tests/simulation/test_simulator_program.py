@@ -52,6 +52,11 @@ def test_a_mutation_that_a_test_finds_is_refused_with_the_name_of_the_test(capsy
     assert f"test_a_mutation_is_found_by_a_test[{name}]" in said
 
 
+def test_a_mutation_that_a_model_finds_is_refused_with_the_command_for_that(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutation", "half-is-a-quorum"]) == 2
+    assert "no schedule finds half-is-a-quorum, but a model does: " in capsys.readouterr().err
+
+
 def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "crsh"]) == 2
     said = capsys.readouterr().err

@@ -6,11 +6,13 @@ import inspect
 import itertools
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from polonaise.server.protocol import commit, effects, owner, recovery
 from polonaise.storage.protocol import replica
+from polonaise_proving.mutations.mutation import Mutation
 
 _numbers = itertools.count(1)
 
@@ -28,33 +30,32 @@ def production() -> Decisions:
     return Decisions(recovery, commit, replica)
 
 
-def mutated(module: ModuleType, old: str, new: str) -> Decisions:
-    """Production with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
-    changed = changed_module(module, old, new)
-    if module is commit:
+def mutated(mutation: Mutation) -> Decisions:
+    """Production with the mutation."""
+    changed = changed_module(mutation)
+    if mutation.module == commit.__name__:
         return Decisions(recovery, changed, replica)
-    if module is replica:
+    if mutation.module == replica.__name__:
         return Decisions(recovery, commit, changed)
     counting = compiled(commit, inspect.getsource(commit))
     counting.__dict__["quorum"] = changed.__dict__["quorum"]
     return Decisions(changed, counting, replica)
 
 
-def mutated_owner(module: ModuleType, old: str, new: str) -> Any:
-    """`PartitionOwner`, with `module`, which is its own or that of its effects, changed in the same way."""
-    changed = changed_module(module, old, new)
-    if module is not owner:
+def mutated_owner(mutation: Mutation) -> Any:
+    """`PartitionOwner` with a mutation of its own module, or of that of its effects."""
+    changed = changed_module(mutation)
+    if mutation.module != owner.__name__:
         effects_changed = {name: value for name, value in vars(changed).items() if name in vars(effects)}
         changed = compiled(owner, inspect.getsource(owner))
         vars(changed).update(effects_changed)
     return vars(changed)["PartitionOwner"]
 
 
-def changed_module(module: ModuleType, old: str, new: str) -> ModuleType:
-    text = inspect.getsource(module)
-    if text.count(old) != 1:
-        raise ValueError(f"occurs {text.count(old)} times in {module.__name__}: {old!r}")
-    return compiled(module, text.replace(old, new))
+def changed_module(mutation: Mutation) -> ModuleType:
+    """The module of the mutation with it, beside that of production. Raises `MutationDoesNotApply`."""
+    module = import_module(mutation.module)
+    return compiled(module, mutation.applied(inspect.getsource(module)))
 
 
 def compiled(module: ModuleType, text: str) -> ModuleType:

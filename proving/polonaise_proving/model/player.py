@@ -26,6 +26,7 @@ from polonaise.player.protocol.reception import Reception
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise_proving.model.decisions import changed_module, compiled
 from polonaise_proving.model.walk import Broken, ModelWalk
+from polonaise_proving.mutations.mutation import Mutation
 
 Route = Sequence[str]
 """By id of a transaction: the names of its targets."""
@@ -50,15 +51,15 @@ class Machines:
 PRODUCTION = Machines(activeplayer.ActivePlayer, reception.Reception)
 
 
-def mutated(module: ModuleType, old: str, new: str) -> Machines:
-    """Production with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
-    changed = changed_module(module, old, new)
-    if module is reception:
+def mutated(mutation: Mutation) -> Machines:
+    """Production with the mutation."""
+    changed = changed_module(mutation)
+    if mutation.module == reception.__name__:
         return Machines(activeplayer.ActivePlayer, vars(changed)["Reception"])
     # What imports it is made again, too, and given what it defines in place of production's.
-    made = {module.__name__: changed}
+    made = {mutation.module: changed}
     for importing in (patience, targetqueue, targetpartition, targetstream, activeplayer):
-        if importing is module or not _imports(importing, made):
+        if importing.__name__ == mutation.module or not _imports(importing, made):
             continue
         again = compiled(importing, inspect.getsource(importing))
         for each in made.values():

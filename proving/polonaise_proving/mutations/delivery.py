@@ -25,6 +25,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P8: a target applies what a player sends that was replaced",
         seed=38,
+        model="player",
     ),
     "any-fence-accepted": Mutation(
         _RECEPTION,
@@ -32,6 +33,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        return True\n",
         "P8: a target goes back to an older player, and applies what that sends",
         seed=38,
+        model="player",
     ),
     "previous-not-compared": Mutation(
         _RECEPTION,
@@ -84,6 +86,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        last = current if self._joined_at is None else self._joined_at - 1\n",
         "P8: neither a read nor the main stream brings an entry to a target that joins",
         seed=17,
+        model="player",
     ),
     "read-numbers-begin-anew-with-a-target": Mutation(
         _PLAYER,

@@ -20,7 +20,8 @@ from typing import Any, Final
 from polonaise_proving.mutations.coordinator import COORDINATOR_MUTATIONS
 from polonaise_proving.mutations.delivery import DELIVERY_MUTATIONS
 from polonaise_proving.mutations.history import HISTORY_MUTATIONS
-from polonaise_proving.mutations.mutation import Mutation
+from polonaise_proving.mutations.modelled import MODEL_MUTATIONS
+from polonaise_proving.mutations.mutation import Mutation, MutationDoesNotApply
 from polonaise_proving.mutations.outside import OUTSIDE_MUTATIONS
 from polonaise_proving.mutations.ownership import OWNERSHIP_MUTATIONS
 from polonaise_proving.mutations.targets import TARGET_MUTATIONS
@@ -30,25 +31,13 @@ LISTS_MUTATIONS: Final = "`python -m polonaise_proving.simulator --list-mutation
 """The command that names all mutations."""
 
 
-class MutationDoesNotApply(Exception):
-    """The mutation can't be put in.
-
-    There is no mutation of that name; or its module does not exist, is loaded already, or does not hold the old text
-    exactly once.
-    """
-
-
 class _MutatedLoader(importlib.machinery.SourceFileLoader):
     def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
         super().__init__(fullname, path)
         self._mutation = mutation
 
     def get_code(self, fullname: str) -> CodeType:
-        source = self.get_data(self.path).decode()
-        count = source.count(self._mutation.old)
-        if count != 1:
-            raise MutationDoesNotApply(f"{self._mutation.old!r} occurs {count} times in {fullname}, not once")
-        return compile(source.replace(self._mutation.old, self._mutation.new), self.path, "exec")
+        return compile(self._mutation.applied(self.get_data(self.path).decode()), self.path, "exec")
 
 
 class _MutatedFinder(importlib.abc.MetaPathFinder):
@@ -154,6 +143,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P1: a replica that may have lost an append says that it was never there, and is believed",
         seed=11,
+        model="rot",
     ),
     "skip-the-fence": Mutation(
         _REPLICA,
@@ -175,6 +165,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        return [StoreBatches(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
         "P1: a damaged replica that was repaired in part counts as a whole one",
         seed=80,
+        model="rot repaired",
     ),
     "failed-sync-taken-for-a-loss": Mutation(
         "polonaise.log.control",
@@ -243,6 +234,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            if sent.batch: self._commit(sent.batch)\n",
         "P4: batches are fed when they are sent to the replicas, before they are committed",
         seed=0,
+        model="owner",
     ),
     "truncate-too-far": Mutation(
         _RECOVERY,
@@ -278,6 +270,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        effects = self._sends + self._feeds; self._feeds = []\n",
         "P6: an append that met a lock conflict is told to have been lost, and to be appended again",
         seed=2,
+        model="owner",
     ),
     "group-split-over-two-batches": Mutation(
         "polonaise.client.protocol.outstanding",
@@ -471,6 +464,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        if session <= NO_SESSION:\n",
         "P2: an older session begins again on a replica that was fenced for a later session",
         seed=9,
+        model="first sessions",
     ),
     "join-without-a-look-at-the-end": Mutation(
         _REPLICA,
@@ -478,6 +472,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        if False:\n",
         "P1: a copy that lacks the end of the log is engaged, and its acknowledgements count",
         seed=9,
+        model="rot",
     ),
     "stores-on-a-second-connection": Mutation(
         _REPLICA,
@@ -584,6 +579,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "    needed = len(doubted) - quorum(value.next or value.members) + 1\n",
         "P1: while a copy is being added, the log's end is decided without a majority of those that committed",
         seed=26,
+        model="replacement",
     ),
     "added-copy-counts-before-it-is-clean": Mutation(
         "polonaise.server.protocol.recovery",
@@ -591,6 +587,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "_is_quorum(value.next, clean)",
         "P1: a copy counts as a member that has not been caught up with",
         seed=5,
+        model="replacement",
     ),
     "stale-assignment-believed": Mutation(
         "polonaise.client.routes",
@@ -616,6 +613,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     **COORDINATOR_MUTATIONS,
     **DELIVERY_MUTATIONS,
     **HISTORY_MUTATIONS,
+    **MODEL_MUTATIONS,
     **OUTSIDE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,
     **TARGET_MUTATIONS,

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class MutationDoesNotApply(Exception):
+    """The mutation can't be put in.
+
+    There is no mutation of that name; or its module does not exist, is loaded already, or does not hold the old text
+    exactly once.
+    """
+
+
 class Mutation(NamedTuple):
     """One changed place in one module of production, and what finds it."""
 
@@ -22,3 +30,17 @@ class Mutation(NamedTuple):
     Schedules have no topics, databases or Unix sockets, too few nodes for a majority of copies to be given up, and
     nobody who looks at a cluster's status; holders hardly ever stay with a deposed owner for longer than a lease lasts.
     """
+    model: str = ""
+    """What explores the changed decision, and finds it: `owner`, `player`, `patience`, or bounds of the model of a
+    session's start. Without a seed nothing else finds it."""
+
+    @property
+    def is_for_schedules(self) -> bool:
+        """Whether a seed finds it."""
+        return self.seed is not None or (self.test is None and not self.model)
+
+    def applied(self, source: str) -> str:
+        """Return the text of the module with the mutation. Raises `MutationDoesNotApply`."""
+        if (count := source.count(self.old)) != 1:
+            raise MutationDoesNotApply(f"{self.old!r} occurs {count} times in {self.module}, not once")
+        return source.replace(self.old, self.new)

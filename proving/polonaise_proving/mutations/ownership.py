@@ -26,6 +26,7 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P13: an owner that was deposed claims the partition back from its successor",
         seed=4,
+        model="first sessions",
     ),
     "assignment-that-drops-a-partition": Mutation(
         "polonaise.server.assignment",
@@ -99,6 +100,7 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "                self._out.add(*self.feeds.refuse(entry.mount, entry.appends, self.committed, reason))\n",
         "P11: appends fail because their session has ended as planned before it had sent them",
         seed=86,
+        model="owner",
     ),
     "late-replica-told-of-what-is-not-committed": Mutation(
         "polonaise.server.catchup",

@@ -23,7 +23,8 @@ from rich.table import Table
 import polonaise
 import polonaise_proving
 from polonaise_proving.mutations.children import put_into_children
-from polonaise_proving.mutations.known import LISTS_MUTATIONS, MutationDoesNotApply, find
+from polonaise_proving.mutations.known import LISTS_MUTATIONS, find
+from polonaise_proving.mutations.mutation import MutationDoesNotApply
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.stages.watchdog import watched
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from polonaise_proving.mutations.children import MUTATION
-from polonaise_proving.mutations.known import MutationDoesNotApply, put_in
+from polonaise_proving.mutations.known import put_in
+from polonaise_proving.mutations.mutation import MutationDoesNotApply
 
 if MUTATION in os.environ:
     try:
