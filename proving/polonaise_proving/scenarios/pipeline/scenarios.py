@@ -27,9 +27,9 @@ PAUSE_S = 0.01
 LIVES_MAX = 4
 """The most tries that a copy may need after its faults: it may fail a few times more, because of their effects."""
 MIDDLE = 2
+"""The micro-batch, of five, in which things go wrong."""
 BATCHES = len(FEW) * FEW_ROWS // 100
 """Of the queries that read those."""
-"""The micro-batch, of five, in which things go wrong."""
 
 
 class Rig:
@@ -271,7 +271,11 @@ def killed_between_groups(rig: Rig) -> list[str]:
 
 def zombie(rig: Rig) -> list[str]:
     """A driver is stopped in the middle of everything, its successor does all there is to do, and it wakes up."""
-    copies, faults, stopped = half_done(rig, "append/sent", "sql/begin")
+    return overtaken(rig, *half_done(rig, "append/sent", "sql/begin"))
+
+
+def overtaken(rig: Rig, copies: list[TorturedCopy], faults: list[SparkFault], stopped: Driver) -> list[str]:
+    """Stop the driver, which is at these gates; let its successor do all there is to do, and wake it up."""
     rig.drivers.retire()
     stopped.stop()
     wait_for(lambda: stopped.stopped, "the driver to stop")
