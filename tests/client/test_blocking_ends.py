@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import textwrap
 import threading
@@ -16,8 +14,7 @@ import pytest
 from polonaise import testing
 from polonaise.blocking import background
 from polonaise.client.applicationhost import ApplicationHost
-from polonaise.client.protocol.draft import Draft
-from polonaise.errors import AppendUnknown, Closed, Forked
+from polonaise.errors import AppendUnknown, Closed
 from polonaise.terms import Transaction
 from rigs.programs import STRICT, run_python
 from rigs.waiting import block_for
@@ -105,27 +102,6 @@ def test_a_view_that_never_returns_does_not_hold_up_close(monkeypatch: pytest.Mo
     waiting.join(5)
     assert raised
     release.set()
-
-
-def test_keyboard_interrupt_leaves_no_thread_and_no_work(kept_by_others: set[threading.Thread]) -> None:
-    with pytest.raises(KeyboardInterrupt), testing.blocking_log() as log:  # noqa: PT012
-        log.ready()
-        log.faults.suspend_feed()
-        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        log.append(b"x").result()
-    assert threads_of_logs() <= kept_by_others
-
-
-def test_keyboard_interrupt_within_a_context_ends_the_run() -> None:
-    def context(tx: Draft) -> None:
-        tx.append(b"x")
-        raise KeyboardInterrupt
-
-    with testing.blocking_log() as log:
-        with pytest.raises(KeyboardInterrupt):
-            log.run(context)
-        log.flush()
-        assert log.transactions() == []
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
@@ -220,11 +196,6 @@ def test_the_child_of_a_coroutines_process_is_told_the_same() -> None:
         """
     )
     assert done.stdout.split() == ["forked"] * 8 + ["own", "parent"], done.stdout + done.stderr
-
-
-def test_forked_is_a_fault_that_no_repetition_mends() -> None:
-    assert Forked.code == "forked"
-    assert Forked.retry.name == "NEVER"
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])

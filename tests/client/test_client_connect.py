@@ -15,7 +15,6 @@ import pytest
 
 import polonaise
 from polonaise.client.log import Log, partitions_of
-from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     BadOption,
@@ -118,12 +117,6 @@ async def test_too_many_locks_are_refused_before_anything_is_sent(client: Log) -
     assert (await client.append(b"x", locks=locks[:1_000])).id == 0
 
 
-@pytest.mark.parametrize("data", ["text", 7, None])
-async def test_data_that_is_not_bytes_is_refused(client: Log, data: object) -> None:
-    with pytest.raises(BadOption):
-        client.append(data)
-
-
 async def test_a_header_that_does_not_fit_is_refused(client: Log) -> None:
     with pytest.raises(BadOption):
         client.append(b"x", header=2**31)
@@ -198,12 +191,6 @@ async def test_a_client_that_was_not_started_says_so(world: World) -> None:
     with pytest.raises(Closed, match="start"):
         client.append(b"x")
     await client.close()
-
-
-async def test_limits_can_be_set_lower(world: World) -> None:
-    client = await world.client(settings={"limits": Limits(body_bytes_max=10)})
-    with pytest.raises(BodyTooLarge):
-        client.append(b"x" * 11)
 
 
 async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(world: World, client: Log) -> None:

@@ -22,7 +22,6 @@ from polonaise.errors import (
     LockConflict,
     Overloaded,
 )
-from polonaise.terms import FailureReason
 from rigs.clients import Memo, World
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
@@ -30,12 +29,6 @@ from rigs.waiting import nothing_happens_for, time_passes, wait_until
 def append(tx: Draft, *bodies: bytes) -> None:
     for body in bodies:
         tx.append(body)
-
-
-async def test_a_context_commits_what_it_builds(world: World, client: Log) -> None:
-    receipt = await client.run(append, b"paid")
-    assert (receipt.id, list(receipt.ids)) == (0, [0])
-    assert world.log.bodies() == [b"paid"]
 
 
 async def test_several_appends_of_one_context_are_a_group(world: World, client: Log) -> None:
@@ -117,29 +110,6 @@ async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_
     view.gate.set()
     assert (await running).id == 1
     assert runs == [-1, 0]
-
-
-async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: World, view: Memo) -> None:
-    clients = [await world.client(view=view), await world.client(view=Memo())]
-    counter = 0
-
-    async def increment(tx: Draft, client: Any) -> None:
-        tx.write_lock("counter", 0)
-        held = client._choices.view.applied
-        value = int(held[-1].data) if held else 0
-        await asyncio.sleep(0)
-        tx.append(b"%d" % (value + 1))
-
-    async def worker(number: int) -> None:
-        nonlocal counter
-        for _ in range(5):
-            client = clients[number % 2]
-            await client.run(increment, client, timeout=10)
-            counter += 1
-
-    await asyncio.gather(*[worker(number) for number in range(10)])
-    assert counter == 50
-    assert world.log.bodies() == [b"%d" % number for number in range(1, 51)]
 
 
 async def test_an_abandoned_context_appends_nothing(world: World, client: Log) -> None:
@@ -297,14 +267,6 @@ async def test_a_context_runs_again_after_its_append_was_lost(world: World, read
     world.server.lose = False
     assert (await running).id == 0
     assert world.log.bodies() == [b"paid"]
-
-
-async def test_a_context_runs_again_until_there_are_enough_replicas(world: World, client: Log) -> None:
-    world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
-    running = asyncio.ensure_future(client.run(append, b"paid"))
-    await wait_until(lambda: len(world.server.heard.appends) >= 3)
-    world.server.refuse = None
-    assert (await running).id == 0
 
 
 async def test_a_deadline_before_the_append_was_sent_is_expiry(world: World) -> None:

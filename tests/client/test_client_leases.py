@@ -28,14 +28,12 @@ from polonaise.errors import (
     BadOption,
     Closed,
     DeadlineExceeded,
-    PolonaiseError,
     UnknownPartition,
     UnsupportedVersion,
 )
-from polonaise.testing.driver import MemoryLog
 from polonaise.wire.leases import LEASES_VERSION, ListedLease
 from rigs.clients import World
-from rigs.waiting import nothing_happens_for, wait_until
+from rigs.waiting import nothing_happens_for
 
 RELEASED_S_MAX = 0.5
 
@@ -76,17 +74,6 @@ async def test_the_leases_that_are_held_are_listed_with_what_their_holders_note(
         assert await log.list_leases("mail/") == []
         with pytest.raises(BadOption):
             await log.list_leases(b"mail")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-async def test_a_lease_is_kept_for_longer_than_its_duration() -> None:
-    async with testing.log() as log, log.lease("n", duration_s=1.0) as lease:
-        losing = asyncio.ensure_future(lease.lost())
-        await nothing_happens_for(1.5)
-        assert lease.held
-        assert not losing.done()
-        await lease.release()
-        assert await losing == "it was released"
 
 
 async def test_names_and_partitions_are_apart() -> None:
@@ -189,12 +176,6 @@ async def test_an_older_server_is_not_asked_and_the_error_says_what_to_do(world:
         await log.lease("n").acquire()
 
 
-async def test_an_answer_that_lacks_rows_is_refused(world: World) -> None:
-    log = await world.client()
-    with pytest.raises(PolonaiseError):  # the fake refuses what it does not know
-        await log.lease("n").acquire()
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -215,26 +196,6 @@ async def test_arguments_that_no_lease_can_have_are_refused(given: dict[str, Any
             log.lease(**given)
         with pytest.raises(UnknownPartition):
             log.lease("n", partition=1)
-
-
-@pytest.mark.slow
-async def test_many_that_want_one_lease_have_it_one_after_the_other() -> None:
-    having: list[int] = []
-    had: list[int] = []
-
-    async def work(log: MemoryLog, number: int) -> None:
-        async with log.lease("n"):
-            having.append(number)
-            assert having == [number]
-            await nothing_happens_for(0.02)
-            having.remove(number)
-        had.append(number)
-
-    async with testing.log() as log:
-        async with asyncio.TaskGroup() as group:
-            for number in range(5):
-                group.create_task(work(log, number))
-        await wait_until(lambda: len(had) == 5)
 
 
 def test_a_lease_for_threads() -> None:

@@ -188,13 +188,6 @@ async def test_numbers_are_appended_in_order(world: World, producer: Producer) -
     assert world.log.bodies() == [b"0", b"1", b"2"]
 
 
-async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World, producer: Producer) -> None:
-    first = await producer.append(0, b"0")
-    await producer.append(1, b"1")
-    assert await producer.append(0, b"0") == first
-    assert world.log.bodies() == [b"0", b"1"]
-
-
 async def test_another_body_under_the_same_number_is_told(world: World, producer: Producer) -> None:
     first = await producer.append(0, b"pay 5")
     with pytest.raises(ProducerDiffers, match="another body or header") as raised:
@@ -237,12 +230,6 @@ async def test_a_producers_append_carries_locks(client: Log, producer: Producer)
     with pytest.raises(LockConflict):
         await client.append(b"stale", high_water_mark=id - 1, locks=[Lock("account", 1)])
     await client.append(b"fresh", high_water_mark=id, locks=[Lock("account", 1)])
-
-
-async def test_producers_of_different_names_do_not_meet(world: World, client: Log) -> None:
-    a, b = await client.producer("a"), await client.producer("b")
-    assert await a.append(0, b"a") < await b.append(0, b"b")
-    assert world.log.bodies()[-2:] == [b"a", b"b"]
 
 
 async def test_of_producers_opened_at_the_same_time_one_remains(world: World) -> None:

@@ -11,12 +11,9 @@ import pytest
 from polonaise.client.log import Log
 from polonaise.errors import (
     BadOption,
-    BatchDamaged,
     BeyondLog,
     Closed,
     DeadlineExceeded,
-    LogForked,
-    OutOfOrder,
     ProtocolError,
     UnknownPartition,
 )
@@ -61,19 +58,11 @@ async def test_an_empty_partition_reads_as_nothing(client: Log) -> None:
     assert await ids(client.read()) == []
 
 
-async def test_reading_a_range_gives_no_batch_beyond_it(world: World, client: Log) -> None:
+async def test_reading_a_range_gives_its_batches_whole_and_none_beyond_it(world: World, client: Log) -> None:
     filled(world)
     batches = [batch async for batch in client.read_batches(after=14, until=37)]
     assert [(batch.first, batch.last) for batch in batches] == [(10, 19), (20, 29), (30, 39)]
-
-
-async def test_batches_come_whole_and_verified(world: World) -> None:
-    filled(world)
-    client = await world.client(settings={"read_bytes": 700})
-    batches = [batch async for batch in client.read_batches(after=14, until=31)]
-    assert (batches[0].first, batches[0].last) == (10, 19)
-    assert batches[-1].last >= 31
-    assert [bytes(batch.view) for batch in batches] == [bytes(b.view) for b in world.log.batches[1 : 1 + len(batches)]]
+    assert [bytes(batch.view) for batch in batches] == [bytes(batch.view) for batch in world.log.batches[1:4]]
 
 
 async def test_batches_can_be_read_without_their_bodies(world: World, client: Log) -> None:
@@ -189,30 +178,6 @@ async def test_a_read_goes_on_over_broken_connections_and_moves(world: World) ->
             world.server.crash()
             world.coordinator.assign(0, "server:2", 2)
     assert read == list(range(100))
-
-
-async def test_a_damaged_batch_is_not_yielded(world: World, client: Log) -> None:
-    filled(world)
-    world.server.damage = lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])
-    with pytest.raises(BatchDamaged):
-        await ids(client.read())
-
-
-async def test_a_gap_is_not_passed_over(world: World, client: Log) -> None:
-    filled(world)
-    del world.log.batches[4]
-    with pytest.raises(OutOfOrder):
-        await ids(client.read())
-
-
-async def test_a_batch_of_another_log_is_a_fork(world: World, client: Log) -> None:
-    filled(world, 3)
-    world.log.batches[1].crc ^= 1
-    world.log.batches[2:] = []
-    filled(world, 1)
-    world.log.batches[1].crc ^= 1
-    with pytest.raises(LogForked):
-        await ids(client.read())
 
 
 async def test_reading_from_a_time(world: World, client: Log) -> None:

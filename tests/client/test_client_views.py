@@ -31,13 +31,6 @@ async def test_a_view_is_given_everything_after_its_mark(world: World) -> None:
     assert [tx.id for tx in view.applied] == [2, 3, 4]
 
 
-async def test_a_receipt_can_be_awaited_until_applied(world: World, view: Memo) -> None:
-    client = await world.client(view=view)
-    receipt = client.append(b"paid")
-    await receipt.applied()
-    assert view.bodies == [b"paid"]
-
-
 async def test_plain_and_coroutine_views_are_both_taken(world: World) -> None:
     class Plain:
         def __init__(self) -> None:

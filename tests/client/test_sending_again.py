@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from polonaise import Group, Log
 from polonaise.client.appends import Receipt
+from polonaise.client.log import partitions_of
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outstanding import (
@@ -140,7 +141,11 @@ async def test_a_move_takes_locks_operations_and_groups_along(world: World, clie
     assert [(await receipt).id for receipt in (locked, changed, grouped)] == [0, 1, 2]
     assert world.log.bodies() == [b"locked", b"changed", b"a", b"b"]
     assert await client.register(b"k") == b"v"
+    assert new.heard.mounts[0].generation_known == 2
     assert {message.generation for message, _ in new.heard.appends} == {2}
+    assert world.server.heard.unmounts == 1
+    (stream,) = [each for each in partitions_of(client).parts.links._streams.values() if not each.connection.closed]
+    assert stream.address == "server:2"
     first = new.heard.appends[0][1]
     assert first.locks is not None
     assert bytes(first.locks.modes) == bytes([LockMode.WRITE])

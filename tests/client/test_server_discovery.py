@@ -296,18 +296,6 @@ async def test_a_server_that_has_lost_its_coordinator_is_left_for_one_that_has_n
     await life.append_everywhere()
 
 
-@in_a_town_of_two
-async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(town: Town) -> None:
-    await isolate(town, "server-0")
-    await time_passes(2 * STALE_S)
-
-    async def main(life: Life) -> None:
-        assert life.version == owners(town)[0]
-
-    for number in range(4):
-        await as_client(town, main, name=f"client-{number}")
-
-
 @pytest.mark.slow
 @in_a_town_of_two
 async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_and_since_when(town: Town) -> None:

@@ -19,7 +19,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise_proving.stages.simulated.cluster import Node
 from polonaise_proving.stages.simulated.coordinator import SimulatedBackend
 from rigs.scenarios import runs_tests
-from rigs.town import Town, held_down, in_a_town, in_an_application
+from rigs.town import Town, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
 DAY_S = 86_400.0
@@ -155,9 +155,6 @@ class Servers(Town):
     def __init__(self, count: int) -> None:
         super().__init__(1, servers=count, partitions=PARTITIONS)
 
-    def is_running(self, number: int) -> bool:
-        return self.cluster.servers[number].name in self.cluster.owners
-
     def at(self, number: int) -> Server:
         return self.cluster.owners[self.cluster.servers[number].name]
 
@@ -221,16 +218,6 @@ async def test_what_it_owns_goes_to_the_others_and_comes_back_with_a_new_certifi
     await town.all_served(0, 1, 2)
 
 
-@with_servers(count=2)
-async def test_a_certificate_that_is_replaced_at_once_moves_nothing(town: Servers) -> None:
-    before = town.generations()
-    town.expire(0)
-    await asyncio.sleep(5.0)
-    town.renew(0)
-    await asyncio.sleep(LONG_S)
-    assert town.generations() == before
-
-
 @pytest.mark.slow
 @with_servers(count=3)
 async def test_nothing_moves_when_all_have_expired_at_about_the_same_time(town: Servers) -> None:
@@ -240,29 +227,3 @@ async def test_nothing_moves_when_all_have_expired_at_about_the_same_time(town: 
         await asyncio.sleep(2.0)
     await town.stays()
     assert town.generations() == before, "nor has anything moved meanwhile"
-
-
-@pytest.mark.slow
-@with_servers(count=2)
-async def test_nothing_is_given_to_a_server_that_owns_nothing_and_can_not_be_reached(town: Servers) -> None:
-    held_down(town.cluster.servers[1])
-    await town.all_served(0)
-    town.cluster.servers[1].let_up()
-    await wait_until(lambda: town.is_running(1) and town.at(1).followed, within_s=LONG_S)
-    town.expire(1)
-    await town.stays()
-    town.renew(1)
-    await town.all_served(0, 1)
-
-
-@pytest.mark.slow
-@with_servers(count=3)
-async def test_what_one_of_the_expired_was_given_by_need_goes_to_the_first_that_is_renewed(town: Servers) -> None:
-    for number in range(3):
-        town.expire(number)
-    await asyncio.sleep(LONG_S)
-    held_down(town.cluster.servers[2])
-    await town.all_served(0, 1)
-    town.renew(1)
-    await town.all_served(1)
-    await town.stays()

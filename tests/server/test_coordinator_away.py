@@ -117,27 +117,6 @@ def test_partitions_that_a_server_has_given_up_are_told_of_it() -> None:
     assert server_troubles({"given_up": [3, 5], "given_up_why": {}}) == [], "others serve them"
 
 
-def test_a_partition_that_a_server_serves_again_is_not_told_as_one_that_it_cannot_serve() -> None:
-    async def story(town: Town) -> None:
-        await town.append(b"first")
-        server, storage = town.server, [node.name for node in town.cluster.storage]
-
-        def told() -> tuple[object, int]:
-            return server.own_health()["given_up"], server.measures().given_up
-
-        town.world.network.partition(town.cluster.servers[0].name, storage)
-        while not server.given_up:
-            await asyncio.sleep(1.0)
-        assert told() == ([0], 1)
-        town.world.network.heal(town.cluster.servers[0].name, storage)
-        await town.append(b"second")
-        assert server.given_up == {0}, "others are told for a while that it may be struggling"
-        assert told() == ([], 0)
-        assert not any("can't serve" in line for line in server_troubles(server.own_health()))
-
-    Town(1).run(story)
-
-
 @in_an_application
 async def test_another_clusters_coordinator_in_place_of_its_own_does_not_end_a_server(town: Town, log: Log) -> None:
     await log.append(b"before", 0)

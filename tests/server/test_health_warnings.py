@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import polonaise
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import (
@@ -275,24 +271,6 @@ async def test_a_full_disk_is_named_also_where_the_time_is_over_in_one_more_run(
         await log.run(context, partition=0, timeout=10)
 
 
-@in_a_town
-async def test_a_client_that_mounts_while_disks_are_full_is_told_too(town: Town) -> None:
-    async def first(log: Log) -> None:
-        await log.append(b"there is room", 0)
-        town.fill_disks()
-        with pytest.raises(AppendExpired):
-            await log.run(lambda tx: tx.append(bytes(2_000)), partition=0, timeout=4)
-
-    async def second(log: Log) -> None:
-        await log.ready(0, timeout=5)
-        trouble = await wait_until(lambda: log.trouble(0))
-        assert trouble is not None
-        assert FULL in trouble.text
-
-    await town.application("writer", first)
-    await town.application("other", second)
-
-
 @in_an_application
 async def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_waits_for(town: Town, log: Log) -> None:
     await log.append(b"all are there", 0)
@@ -334,41 +312,3 @@ async def test_a_coordinator_that_gives_no_answer_is_named_by_whatever_a_client_
     cluster.cut_off.clear()
     await log.run(lambda tx: tx.append(b"it answers again"), partition=0, timeout=60)
     await wait_until(lambda: log.trouble(0) is None)
-
-
-@in_an_application
-async def test_a_session_that_is_replaced_at_once_leaves_no_trouble(town: Town, log: Log) -> None:
-    await log.append(b"x", 0)
-    node = town.cluster.storage[1]
-    assert node.process is not None
-    node.process.crash()
-    await log.run(lambda tx: tx.append(b"y"), partition=0, timeout=30)
-    await asyncio.sleep(5)
-    assert log.trouble(0) is None
-
-
-@pytest.mark.slow
-async def test_a_full_disk_of_this_machine_is_told_to_who_appends_to_an_embedded_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = os.pwritev
-
-    def full(descriptor: int, buffers: Any, offset: int) -> int:
-        if sum(len(buffer) for buffer in buffers) > 1_000:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(descriptor, buffers, offset)
-
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?storage=3") as log:
-        await log.append(b"there is room", 0)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pwritev", full)
-            with pytest.raises(AppendFailed, match=r"storage node .*no space left") as failed:
-                await log.append(bytes(5_000), 0)
-            assert "storage-" in failed.value.text
-            with pytest.raises((AppendExpired, AppendUnknown), match=r"storage node .*no space left"):
-                await log.run(lambda tx: tx.append(bytes(5_000)), partition=0, timeout=3)
-            trouble = log.trouble(0)
-            assert trouble is not None
-            assert "no space left" in trouble.text
-        await log.run(lambda tx: tx.append(bytes(5_000)), partition=0, timeout=20)
-        await wait_until(lambda: log.trouble(0) is None)

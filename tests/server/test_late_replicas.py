@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -115,33 +114,6 @@ async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(tow
     await engaged(log, 3)
     samples = await ObservedServer(lambda: server, server.parts.shared.host.clock).samples(Detail())
     assert samples.value(metrics.FALLING_BEHIND) == 0
-
-
-@pytest.mark.slow
-@in_an_application(server=slow(warn_again_s=10.0))
-async def test_a_replica_that_cant_be_copied_to_is_told_with_why_and_not_with_what_does_not_help(
-    town: Town, log: Log
-) -> None:
-    away = await late_by(town, log, 50)
-    name, disk = town.cluster.storage_id(away), away.machine.disk
-    disk.fill(50 * KB)
-    away.let_up()
-    said = []
-    note = Readiness.replica_late
-
-    def noted(self: Readiness, late: str, reason: str) -> None:
-        said.append(reason)
-        note(self, late, reason)
-
-    with patch.object(Readiness, "replica_late", noted):
-        for _ in range(60):
-            await append(log, 1)
-            await asyncio.sleep(0.5)
-    assert name in town.server.partitions[0].owner.readiness.late
-    assert any("no space left" in each for each in said)
-    assert not any("falls behind" in each for each in said)
-    disk.free()
-    await engaged(log, 3)
 
 
 def test_a_copy_that_is_added_comes_in_beside_a_member_that_falls_behind_for_ever(

@@ -13,7 +13,7 @@ from polonaise.admin.copymoves import CopyMoves
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import Cleaned, add_storage, clean_storage, remove_storage
 from polonaise.client.log import Log
-from polonaise.coordination.memberchanges import Move, in_sync
+from polonaise.coordination.memberchanges import in_sync
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
     BadOption,
@@ -324,19 +324,6 @@ async def test_a_change_whose_answer_was_lost_is_read_again_and_begun(town: Town
         await edited(town, lambda edits: edits.add_copy(0, town.name(3)))
         assert lost == [1]
         await wait_until(lambda: len(members(town)) == 4)
-
-
-@pytest.mark.slow
-@in_a_town(spares=1, partitions=4)
-async def test_balancing_gives_an_added_node_its_share(town: Town) -> None:
-    lines: list[str] = []
-    async with Appending(town):
-        await added(town, 3)
-        planned = await moved(town, lambda moves: moves.balance(), lines)
-        assert len(planned) == 3
-        assert all(isinstance(move, Move) and move.target == town.name(3) for move in planned)
-        await moved(town, lambda moves: moves.carry_out(planned), lines)
-        assert await moved(town, lambda moves: moves.balance(), lines) == []
 
 
 @pytest.mark.slow

@@ -111,21 +111,6 @@ async def test_a_disk_that_is_reached_as_another_node_is_kept_out_and_the_server
 
 
 @in_a_town
-async def test_two_nodes_whose_addresses_were_exchanged_store_nothing_for_each_other(town: Town) -> None:
-    await append(town, b"1", 3)
-    names = [town.cluster.storage_id(node) for node in town.cluster.storage]
-    await told_by_hand(town, 0, names[1])
-    await told_by_hand(town, 1, names[0])
-    for number in (0, 1):
-        town.cluster.storage[number].crash()
-    for number in (0, 1):
-        await wait_until(lambda number=number: "wrong_storage_node" in links(town)[names[number]]["error"])  # type: ignore[misc]
-    for number in (0, 1):
-        await told_by_hand(town, number, names[number])
-    await append(town, b"2", 3)
-
-
-@in_a_town
 async def test_while_all_nodes_are_connected_the_description_is_not_read(town: Town) -> None:
     await append(town, b"1", 3)
     reads: list[str] = []

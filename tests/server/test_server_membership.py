@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from polonaise.client.log import Log
 from polonaise.coordination.file import FileBackend
 from polonaise.coordination.lease import LEASE_S, Tenure, renew_every_s
 from polonaise.coordination.values import Registration
@@ -29,7 +28,6 @@ from polonaise.node.embedded import coordinator_of
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.servermembership import ServerMembership
-from polonaise_proving.stages.simulated.cluster import Node
 from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import runs_tests_in
 from rigs.waiting import wait_until
@@ -325,31 +323,6 @@ async def test_the_other_server_takes_over_from_one_that_is_cut_off_and_no_appen
     assert await work > 0
     looking.cancel()
     assert both == [], "it owned nothing any more when the other began"
-
-
-@pytest.mark.slow
-@in_a_leased_pair
-async def test_appends_in_flight_are_committed_once_when_the_only_server_was_cut_off(leased: Leased) -> None:
-    await leased.start()
-    done: list[int] = []
-
-    async def live(node: Node, host: Host) -> None:
-        async with Log(host, leased.cluster.coordinator(node, host)) as log:
-            for number in range(100):
-                receipt = await log.append(str(number).encode(), 0)
-                assert receipt.committed
-                done.append(receipt.id)
-                await asyncio.sleep(0.2)
-
-    client = Node(leased.cluster, "client", live)
-    client.start()
-    await wait_until(lambda: len(done) > 3)
-    leased.cluster.cut_off.add(leased.first.name)
-    await wait_until(lambda: not leased.cluster.owners[leased.first.name].partitions)
-    await asyncio.sleep(5)
-    leased.cluster.cut_off.clear()
-    await wait_until(lambda: len(done) == 100, within_s=60)
-    assert len(set(done)) == 100
 
 
 @in_a_scene

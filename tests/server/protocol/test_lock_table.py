@@ -153,16 +153,6 @@ def test_false_conflicts_are_as_seldom_as_three_independent_places_make_them(
     assert false_conflicts(entries, locks[:count], locks[count:]) <= 1.3 * expected + noise
 
 
-def test_with_300_places_a_collision_appears_among_a_hundred_locks() -> None:
-    table, locks = LockTable(-1, 300), hashed(101)
-    for position, lock in enumerate(locks):
-        if table.estimate(lock) >= 0:
-            assert position > 10
-            return
-        table.raise_to(lock, position)
-    pytest.fail("a table this small cannot be free of collisions")
-
-
 def test_the_locks_kept_one_by_one_enter_the_table_in_the_order_in_which_they_were_raised() -> None:
     table = LockTable(-1, 64)  # two locks are kept one by one
     one, two, three = 0, 64, 1

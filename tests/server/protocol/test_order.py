@@ -96,16 +96,6 @@ def test_locks_by_mode(first: int, then: int, passes: bool) -> None:
     assert refused(order, Tx(mark=3, locks=[(B, then)])) == []  # and another lock was never touched
 
 
-def test_parents_and_children() -> None:
-    """Adding children reads the parent and appends to the children; dropping the parent sees every child."""
-    order = order_of()
-    child = [(A, READ), (B, APPEND)]
-    assert refused(order, Tx(locks=child), Tx(locks=child)) == []
-    assert refused(order, Tx(mark=0, locks=[(A, WRITE), (B, WRITE)])) == [conflict(0, 1)]
-    assert refused(order, Tx(mark=1, locks=[(A, WRITE), (B, WRITE)])) == []
-    assert refused(order, Tx(mark=1, locks=child)) == [conflict(0, 2)]
-
-
 def test_many_locks_conflict_at_the_highest_of_them() -> None:
     order = order_of()
     refused(order, Tx(locks=[(A, WRITE)]), Tx(locks=[(B, WRITE)]))

@@ -408,40 +408,6 @@ def written(members: str = "ABCDE", here: str | None = None) -> Partition:
     return partition
 
 
-def test_all_new_replicas_start_with_an_empty_log() -> None:
-    partition = Partition.of("ABCDE")
-    assert partition.start("ABCDE") == ""
-    assert partition.engaged == "ABCDE"
-
-
-def test_tails_of_different_length_are_made_equal() -> None:
-    partition = written()
-    partition.append("t" * 5, to="AB")
-    log = partition.start("ABCDE")
-    assert log == "c" * 120 + "t" * 5
-    assert {copy.log for copy in partition.copies.values()} == {log}
-    assert partition.engaged == "ABCDE"
-
-
-@pytest.mark.parametrize("away", ["A", "B", "AE", "AB", "DE"])
-def test_replicas_that_were_away_come_back_in_a_later_session(away: str) -> None:
-    partition = written()
-    present = "".join(name for name in "ABCDE" if name not in away)
-    partition.append("t" * 3, to=away)  # their tail was never committed, and is not the log's
-    log = partition.start(present)
-    assert log == "c" * 120
-    partition.append("n" * 7, to=present)
-    assert partition.start("ABCDE") == "c" * 120 + "n" * 7
-    assert {copy.log for copy in partition.copies.values()} == {"c" * 120 + "n" * 7}
-    assert partition.engaged == "ABCDE"
-
-
-def test_only_laggards_are_here_so_it_waits() -> None:
-    partition = written(here="ABC")
-    assert partition.start("DE") is None
-    assert partition.start("DEC") == "c" * 120
-
-
 def test_an_owner_that_died_before_it_engaged_leaves_nothing_that_disturbs_the_next() -> None:
     partition = written()
     partition.append("t", to="A")
@@ -449,28 +415,6 @@ def test_an_owner_that_died_before_it_engaged_leaves_nothing_that_disturbs_the_n
         assert partition.start("ABC", engages=False) == "c" * 120 + "t"
     assert partition.start("CDE") == "c" * 120 + "t"  # C has a copy of it now
     assert partition.start("ABCDE") == "c" * 120 + "t"
-
-
-def test_a_restored_disk_neither_votes_nor_keeps_its_tail() -> None:
-    partition = written()
-    old = replace(partition.copies["A"])
-    assert partition.start("ABCDE") == "c" * 120
-    partition.append("n" * 5, to="ABCDE")
-    partition.copies["A"] = replace(old, log="c" * 120 + "x" * 30)
-    assert partition.start("ABC") is None
-    assert partition.start("ABCD") == "c" * 120 + "n" * 5
-    assert partition.copies["A"].log == "c" * 120 + "n" * 5
-
-
-def test_one_rotted_tail_and_one_replica_away_is_waited_out() -> None:
-    """The voting hole: ten is on A and B; A's rots, B is away. C alone must not decide that there is no ten."""
-    partition = Partition.of("ABC")
-    partition.start("ABC")
-    partition.append("c" * 10, to="ABC")
-    partition.append("X", to="AB")
-    partition.copies["A"].log, partition.copies["A"].lost_above = "c" * 10, 9
-    assert partition.start("AC") is None
-    assert partition.start("ABC") == "c" * 10 + "X"
 
 
 def test_members_come_one_by_one_and_go() -> None:
