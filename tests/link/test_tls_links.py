@@ -166,13 +166,6 @@ async def test_a_client_certificate_is_refused_at_a_storage_node_and_its_log_say
 
 
 @on_both_loops
-async def test_a_client_believes_only_a_server(ours: Authority) -> None:
-    async with NodeWithTls(TlsIdentity(ours.issue("disk", STORAGE)), ROLE_SERVER, ROLE_CLIENT) as node:
-        said = "the certificate of 'disk' is for storage, and not for a server"
-        await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
-
-
-@on_both_loops
 async def test_a_node_of_another_role_is_told_nothing_not_even_the_cluster_key(ours: Authority) -> None:
     received: list[bytes] = []
 

@@ -152,11 +152,6 @@ def test_transactions_are_told_from_a_mark_on(after: int, expected: int) -> None
     assert [tx.data for tx in told] == [b"one", b"", b"three"][3 - expected :]
 
 
-def test_bodies_are_told_one_by_one() -> None:
-    batch = Batch.parse(PLAIN)
-    assert [batch.body(transaction) for transaction in (100, 101, 102)] == [b"one", b"", b"three"]
-
-
 # ------------------------------------------------------------------ damage
 
 

@@ -118,14 +118,20 @@ async def test_a_quota_that_is_used_up_is_told(host: Host, node: Node) -> None:
 
 
 @simulated
-async def test_a_new_node_that_has_no_room_for_its_first_file_says_so(host: Host, node: Node) -> None:
+async def test_a_new_node_that_has_no_room_for_its_first_file_says_so_and_goes_on_when_there_is_some(
+    host: Host, node: Node
+) -> None:
     owner = await connected(host)
     node.disk.fill()
     with pytest.raises(PolonaiseError, match="disk_full"):
         await owner.identify("a")
     await is_full(node, "")
+    with pytest.raises(PolonaiseError, match="disk_full"):
+        await owner.fence(1)
     node.disk.free()
     await owner.identify("a")
+    await owner.open(1)
+    await owner.store(1, Maker().batch())
     await asyncio.sleep(MINUTE_S)
     await is_well(node)
 

@@ -80,11 +80,13 @@ async def test_an_operator_learns_how_a_node_is(host: Host, node: Node) -> None:
 
 
 @simulated(cluster_key=KEY)
-async def test_an_operator_who_asks_for_more_is_refused_and_starts_no_session(host: Host, node: Node) -> None:
+async def test_an_operator_who_asks_for_more_is_refused_and_starts_no_session_and_empties_no_copy(
+    host: Host, node: Node
+) -> None:
     owner = await opened(host)
-    asking = await operator(host)
-    with pytest.raises(ConnectionLost, match="health and batches only"):
-        await asking.request(LastSessionInfo(99), partition=PARTITION, deadline_s=DEADLINE_S)
+    for message in (LastSessionInfo(99), EmptyCopy(9)):
+        with pytest.raises(ConnectionLost, match="health and batches only"):
+            await (await operator(host)).request(message, partition=PARTITION, deadline_s=DEADLINE_S)
     assert (await owner.ask(LastSessionInfo(2), SessionInfo)).fence < 99
     assert (await health(await operator(host)))["partitions"] == 1, "the node goes on"
 
@@ -153,22 +155,6 @@ async def test_a_copy_that_was_never_there_is_not_made(host: Host, node: Node) -
     with pytest.raises(UnknownPartition, match="never on this node"):
         await emptied(host, 5)
     assert (await health(await operator(host, role=ROLE_SERVER)))["partitions"] == 0
-
-
-@simulated(cluster_key=KEY)
-async def test_an_operator_empties_no_copy_that_a_later_session_has_asked(host: Host, node: Node) -> None:
-    owner = await opened(host, 5)
-    with pytest.raises(Fenced):
-        await emptied(host, 4)
-    assert (await owner.ask(LastSessionInfo(5), SessionInfo)).joined == 5
-
-
-@simulated(cluster_key=KEY)
-async def test_an_operator_may_not_have_copies_emptied(host: Host, node: Node) -> None:
-    owner = await opened(host)
-    with pytest.raises(ConnectionLost, match="health and batches only"):
-        await emptied(host, 9, ROLE_OPERATOR)
-    assert (await owner.fence(2)).fence == 2
 
 
 @simulated(cluster_key=KEY, segment_bytes_max=2_000)

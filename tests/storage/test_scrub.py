@@ -102,20 +102,12 @@ def test_a_node_without_partitions_rests() -> None:
     assert isinstance(Scrub(1_000, every_s=10.0, first_s=0.0).next(0.0, 0, []), Rest)
 
 
-def test_findings_are_remembered_up_to_a_bound() -> None:
-    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
-    for number in range(DAMAGES_MAX + 50):
-        scrub.next(2.0 * number, 0, [0])
-        scrub.damaged(number, "bad")
-    assert scrub.scrubbed.found == DAMAGES_MAX + 50
-    assert [damage.found_us for damage in scrub.scrubbed.damages] == list(range(50, DAMAGES_MAX + 50))
-
-
 def test_damages_that_were_forgotten_are_repaired_with_their_partitions_all_the_same() -> None:
     scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
     for number in range(DAMAGES_MAX + 50):
         scrub.next(2.0 * number, 0, [number])
         scrub.damaged(number, "bad")
+    assert [damage.found_us for damage in scrub.scrubbed.damages] == list(range(50, DAMAGES_MAX + 50)), "up to a bound"
     assert scrub.unrepaired == set(range(DAMAGES_MAX + 50))
     for partition in scrub.unrepaired:
         scrub.repaired(7, partition)

@@ -170,20 +170,6 @@ def test_the_answer_to_a_fence_comes_after_every_append_of_an_older_session_that
 
 
 @simulated
-async def test_only_what_ends_exactly_at_the_mark_joins(host: Host, node: Node) -> None:
-    made = Maker().batches(4)
-    owner, _ = await fenced(host, 1)
-    await owner.copy(made[:3])
-    for last, crc in ((1, made[1].crc), (3, made[3].crc), (2, made[2].crc ^ 1), (-1, 0)):
-        with pytest.raises(OutOfOrder):
-            await owner.join(last, crc)
-    owner.send(1, made[3])
-    with pytest.raises(NotJoined):
-        await owner.settled(1)
-    await owner.join(2, made[2].crc)
-
-
-@simulated
 async def test_a_reconnected_owner_has_no_part_in_the_session_until_it_starts_another(host: Host, node: Node) -> None:
     made = Maker().batches(4)
     owner = await opened(host)
@@ -254,20 +240,6 @@ async def test_a_new_node_becomes_one_of_the_first_servers_cluster_for_good(host
     assert (await (await connected(host)).fence(2)).joined == 1
     with pytest.raises((WrongClusterKey, ConnectionLost)):
         await (await Owner.connected(host, key=OTHER_KEY)).fence(9)
-
-
-@simulated
-async def test_a_new_node_that_had_no_room_for_its_first_file_takes_its_key_when_there_is_room(
-    host: Host, node: Node
-) -> None:
-    owner = await connected(host)
-    node.disk.fill()
-    for _ in range(2):
-        with pytest.raises(PolonaiseError, match="disk_full"):
-            await owner.fence(1)
-    node.disk.free()
-    await owner.open(1)
-    await owner.store(1, Maker().batch())
 
 
 @pytest.mark.parametrize("spare", [0, 200, 520, 1_024, 5_000, 5_500, 6_000, 6_200])
