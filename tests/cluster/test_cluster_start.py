@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import json
@@ -17,13 +16,12 @@ from typing import Any
 
 import pytest
 
-import polonaise
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, StorageStatus
 from polonaise.admin.localcluster import LocalClusterRun, Told, _missing
 from polonaise.admin.localplan import Wanted
 from polonaise.errors import WrongClusterKey
 from polonaise.node.local import LocalCluster, StartFailed
-from rigs.localcluster import StartedCluster, node_of, processes_in, started_cluster
+from rigs.localcluster import node_of, processes_in, started_cluster
 from rigs.programs import POLONAISE, output_of, run_polonaise
 from rigs.waiting import block_until
 
@@ -177,24 +175,6 @@ def test_a_node_that_is_killed_is_told_of_and_comes_back(tmp_path: Path) -> None
             assert cluster.until("restarted")["node"] == ended["node"]
             block_until(lambda: status(log)[0] == 0, "the cluster is well again", every_s=0.5)
         append(log, "goes on")
-
-
-def test_a_client_goes_on_when_the_owner_of_its_partition_is_killed(tmp_path: Path) -> None:
-    directory = tmp_path / "d"
-
-    async def appends(cluster: StartedCluster, log_address: str) -> None:
-        async with polonaise.connect(log_address) as log:
-            await log.append(b"before", partition=0)
-            owner = next(each for each in status(log_address)[1]["partitions"] if each["partition"] == 0)["owner"]
-            os.kill(node_of(directory, f"--listen {owner['address']}"), signal.SIGKILL)
-            receipt = await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=60)
-            assert receipt.id >= 1
-
-    with started_cluster(directory, FILE, "--no-restart") as cluster:
-        address = cluster.until("ready")["coordinator"]
-        asyncio.run(appends(cluster, address))
-        cluster.until("ended")
-        assert bodies(address)[-1] == "after"
 
 
 def test_a_cluster_may_come_back_with_more_servers_and_keeps_the_ports_of_the_others(tmp_path: Path) -> None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.wire import codec
-from polonaise.wire.codec import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames, Message
+from polonaise.wire.codec import FRAME_BYTES_MAX, Frames, Message
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
     AssignmentIs,
@@ -32,10 +29,8 @@ from polonaise.wire.messages import (
     Hello,
     HighWaterMark,
     Ping,
-    Pong,
     Unmount,
 )
-from rigs.cluster import running
 from rigs.hostile import (
     Peer,
     Target,
@@ -44,17 +39,11 @@ from rigs.hostile import (
     dial,
     greet,
     mount,
-    open_files,
-    processor_s,
     raw_frame,
-    target_of,
-    unharmed,
 )
-from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
-PORTS = ("server", "storage")
 LIMITS = {"B": (0, 1, 255), "H": (0, 65_535), "I": (0, 1, 2**31, 2**32 - 1)} | {
     kind: (-(2 ** (bits - 1)), -1, 0, 1, 2 ** (bits - 1) - 1) for kind, bits in (("i", 32), ("q", 64))
 }
@@ -148,33 +137,6 @@ async def test_a_thousand_idle_connections_cost_little(target: Target) -> None:
             assert isinstance(await peer.hear(), Hello)
 
 
-@pytest.mark.parametrize("port", PORTS)
-async def test_without_file_descriptors_a_node_turns_new_ones_away_and_does_not_spin(tmp_path: Path, port: str) -> None:
-    with running(tmp_path) as cluster, unharmed(cluster):
-        await assert_served(cluster)
-        target = await target_of(cluster, port)
-        pid = target.node.pid
-        assert pid is not None
-        limit = open_files(pid) + 30
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
-        async with polonaise.connect(cluster.coordinator) as log, contextlib.AsyncExitStack() as stack:
-            await log.append(b"before", partition=0)
-            for _ in range(200):
-                with contextlib.suppress(ConnectionError):
-                    peer = await stack.enter_async_context(dial(target))
-                    peer.say(target.hello())
-            await time_passes(0.5)  # so that what is measured is not the arrival
-            assert open_files(pid) <= limit
-            used_s, began_s = processor_s(pid), time.monotonic()
-            await time_passes(2)  # a measurement takes its time
-            share = (processor_s(pid) - used_s) / (time.monotonic() - began_s)
-            print(f"{port} without file descriptors: {100 * share:.0f} % of a processor")  # noqa: T201
-            assert share < 0.5
-            # Who was there before is served all the while.
-            await asyncio.wait_for(log.append(b"during", partition=0), 5)
-        await assert_served(cluster)
-
-
 # ---------------------------------------------------------------------- frames
 
 
@@ -211,25 +173,6 @@ async def test_a_broken_frame_closes_its_connection_before_and_after_the_hello(t
         codes = await peer.ended()
         assert codes
         assert set(codes) <= {"protocol_error", "frame_too_large", "frame_damaged"}
-
-
-async def test_a_frame_just_over_the_limit_of_a_hello_is_refused(target: Target) -> None:
-    async with dial(target) as peer:
-        peer.say(raw_frame(1, bytes(HELLO_BYTES_MAX)))
-        assert "frame_too_large" in await peer.ended()
-
-
-async def test_frames_are_the_same_in_one_packet_or_byte_by_byte(target: Target) -> None:
-    async with dial(target) as peer:
-        peer.say(bytes_of(target.hello()) + 3 * bytes_of(Ping()))
-        assert isinstance(await peer.hear(), Hello)
-        assert [type(await peer.hear()) for _ in range(3)] == [Pong] * 3
-    async with dial(target) as peer:
-        for byte in bytes_of(target.hello()) + bytes_of(Ping()):
-            peer.say(bytes([byte]))
-            await asyncio.sleep(0)
-        assert isinstance(await peer.hear(), Hello)
-        assert isinstance(await peer.hear(), Pong)
 
 
 @pytest.mark.parametrize(

@@ -25,28 +25,12 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
-from polonaise.wire.fetches import FETCH_MAX
 from rigs.embedded import append_once, host_of
 from rigs.faults import raises_code
 from rigs.health import condition_when
 from rigs.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-class Follower:
-    """A view that keeps the bodies it is given."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-
-    def high_water_mark(self, partition: int) -> int:
-        return len(self.bodies) - 1
-
-    def apply(self, tx: polonaise.Transaction) -> None:
-        self.bodies.append(tx.data)
-
-    def failed(self, partition: int, id: int, error: Exception) -> None: ...
 
 
 async def bodies(log: polonaise.Log, partition: int = 0) -> list[bytes]:
@@ -96,21 +80,6 @@ async def test_size_is_chosen_at_creation_and_found_again(tmp_path: Path) -> Non
         assert await bodies(log, 3) == [b"p3"]
     async with polonaise.connect(f"embedded:{tmp_path}?partitions=4&storage=3&host=yes") as log:
         assert await bodies(log, 2) == [b"p2"]
-
-
-async def test_a_lazy_view_gets_all_of_a_batch_with_more_bodies_than_one_request_may_ask_for(tmp_path: Path) -> None:
-    """The server refuses a larger request for good, and the view's partition stopped with `ProtocolError`."""
-    view, count = Follower(), 2 * FETCH_MAX + 1
-    settings = polonaise.ClientSettings(frame_count_max=2 * count)
-    async with polonaise.connect(f"embedded:{tmp_path}?storage=3", settings=settings) as log:
-        await log.ready(0)
-        # Appended at once they come in one frame, and what comes in one frame is one batch.
-        receipts = [log.append(b"%d" % number, 0) for number in range(count)]
-        await receipts[-1]
-        assert [batch.count async for batch in log.read_batches()] == [count]
-        async with polonaise.connect(f"embedded:{tmp_path}", view=view, bodies=polonaise.BodyForm.LAZY) as lazy:
-            await lazy.wait_applied(count - 1, timeout=PATIENCE_S)
-    assert view.bodies == [b"%d" % number for number in range(count)]
 
 
 async def test_one_of_three_storage_directories_may_be_lost(tmp_path: Path) -> None:

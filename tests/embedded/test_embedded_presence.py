@@ -15,7 +15,6 @@ import pytest
 
 import polonaise
 from polonaise.admin.archive import archive
-from polonaise.admin.logs import conditions
 from polonaise.errors import BadOption, DeadlineExceeded, NotFound, PolonaiseError, WrongClusterKey
 from polonaise.fragments.mark import MARK, put_mark
 from polonaise.fragments.store import open_store
@@ -215,18 +214,6 @@ async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made
         away.rename(store)
         await log.ready(0, timeout=20)
         assert (await log.append(b"goes on", 0)).id == 1
-
-
-@pytest.mark.slow
-async def test_health_of_a_log_that_nobody_else_hosts_says_what_it_waits_for(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    async with polonaise.connect(address(tmp_path, store)) as log:
-        await log.ready(0)
-    store.rename(tmp_path / "away")
-    async with polonaise.connect(address(tmp_path)) as log:
-        (told,) = await conditions(log, [0], 10.0)
-        assert not told.ready
-        assert "fragment store" in told.waits_for
 
 
 @pytest.mark.slow

@@ -73,20 +73,10 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
             assert (await log.health(0))["partitions"]["0"]["ready"]
 
 
-async def test_a_log_whose_disk_is_full_says_how_to_read_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_whose_disk_is_full_says_how_to_read_what_is_there(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
     await append_once(address)
-    write = files._write
-
-    def full(descriptor: int, offset: int, buffers: object) -> None:
-        if "unique-id" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            raise OSError(errno.ENOSPC, "planted")
-        write(descriptor, offset, buffers)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(files, "_write", full)
-    with pytest.raises(CoordinatorUnavailable) as told:
+    with no_room_for_ids(), pytest.raises(CoordinatorUnavailable) as told:
         async with polonaise.connect(address):
             pass
     assert "free some, then try again" in str(told.value)
@@ -241,30 +231,6 @@ async def test_a_log_whose_times_stand_still_says_until_when(tmp_path: Path, clo
 
 DURATION_S = 2.0
 """As `attached.py` has it."""
-
-
-@pytest.mark.slow
-async def test_a_lease_goes_from_a_process_that_releases_it_to_another_and_from_one_that_is_killed(
-    tmp_path: Path,
-) -> None:
-    async with processes(tmp_path) as group:
-        host, first, second = await group.start(), await group.start(), await group.start()
-        await first.ask("hold", "n")
-        await second.tell("hold", "n")
-        with pytest.raises(TimeoutError):
-            await second.answer(within_s=1.5 * DURATION_S)
-        released_s = time.monotonic()
-        await first.ask("release", "n")
-        await second.answer()
-        assert time.monotonic() - released_s < DURATION_S / 2, "not when it would have run out"
-        await first.tell("hold", "n")
-        killed_s = time.monotonic()
-        await second.kill()
-        await first.answer()
-        took_s = time.monotonic() - killed_s
-        print(f"lease of a killed holder: {took_s:.2f} s")  # noqa: T201
-        assert took_s < DURATION_S + 1
-        assert await host.ask("read") == [], "nothing of it is in the log"
 
 
 @pytest.mark.slow

@@ -128,17 +128,6 @@ async def test_a_forked_child_does_not_hold_the_log_for_its_dead_parent(tmp_path
         assert Path(f"/proc/{child}").exists()
 
 
-async def test_a_forked_child_takes_nothing_from_its_living_parent(tmp_path: Path) -> None:
-    async with processes(tmp_path) as group:
-        host = await group.start()
-        guest = await group.start()
-        group.strangers.append(await host.ask("fork", 300))
-        assert host_of(tmp_path) == host.pid
-        assert await guest.ask("append", "a") == 0
-        assert await host.ask("append", "b") == 1
-        assert host_of(tmp_path) == host.pid
-
-
 async def test_a_forked_child_that_opens_the_log_is_its_parents_guest(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:
         host = await group.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 import time
@@ -154,17 +153,6 @@ def peak_bytes(pid: int) -> int:
 def forget_peak(pid: int) -> None:
     with open(f"/proc/{pid}/clear_refs", "w") as file:
         file.write("5")
-
-
-def open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def processor_s(pid: int) -> float:
-    """Return the processor seconds that a process has used so far."""
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
