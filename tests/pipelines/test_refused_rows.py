@@ -26,6 +26,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.moments import moment_of, with_times
 from polonaise.pipelines.source import LogSource
 from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import NewRows
 from polonaise.pipelines.views import rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
 from polonaise.spark.options import ReadOptions, read_options
@@ -288,7 +289,7 @@ def written(table: str) -> None:
     no_spark: Any = None  # the directory is looked at before Spark is needed
     target = open_target(no_spark, table, VIEW, "cluster")
     target.prepare(StructType([]))
-    target.merge(no_spark, target.marks(), {0: 1})
+    target.merge(NewRows(no_spark), target.marks(), {0: 1})
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])

@@ -16,7 +16,7 @@ from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.targetaddress import open_target
-from polonaise.pipelines.targets import Target
+from polonaise.pipelines.targets import NewRows, Target
 from polonaise.pipelines.views import follow, rebuild, update
 from rigs.tableviews import READ, bank_log, more
 
@@ -153,11 +153,11 @@ def test_a_merge_that_comes_with_another_definition_is_no_merge(spark: SparkSess
         for target in (ours, theirs):
             target.prepare(rows.schema)
             target.check()
-        assert ours.merge(rows, {}, {0: 3})
-        assert not theirs.merge(rows, {0: 3}, {0: 4})
+        assert ours.merge(NewRows(rows), {}, {0: 3})
+        assert not theirs.merge(NewRows(rows), {0: 3}, {0: 4})
         assert theirs.marks() == {0: 3}
-        assert theirs.replace(rows, {0: 3}, {0: 3})
-        assert not ours.merge(rows, {0: 3}, {0: 4})
+        assert theirs.replace(NewRows(rows), {0: 3}, {0: 3})
+        assert not ours.merge(NewRows(rows), {0: 3}, {0: 4})
         with ours.state() as held:
             assert (held.marks, [tuple(row) for row in held.rows.collect()]) == ({0: 3}, [(1, 1)])
 

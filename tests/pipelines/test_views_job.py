@@ -25,6 +25,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.parquettarget import ParquetTarget
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import NewRows
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.views.tables import MarkedTable
 from rigs.tableviews import (
@@ -157,7 +158,7 @@ def test_a_table_that_is_ahead_of_its_log_is_not_touched(
     target = ParquetTarget(spark, str(tmp_path / "table"), balances, log.cluster_key.hex())
     target.prepare(schema_of(spark, balances))
     rows = spark.createDataFrame([(1, 1, 1, 1)], schema_of(spark, balances))
-    assert target.replace(rows, {}, {0: COUNT, 1: 0})
+    assert target.replace(NewRows(rows), {}, {0: COUNT, 1: 0})
     with pytest.raises(ClientAhead, match="made up to 100 of partition 0, and the log there ends at 99"):
         update(spark, address, balances, table)
 
@@ -184,28 +185,28 @@ def ids_in(spark: SparkSession, directory: Path) -> list[int]:
 
 def test_a_version_is_seen_whole_and_shares_the_files_of_the_one_before(spark: SparkSession, tmp_path: Path) -> None:
     target = parquet(spark, tmp_path)
-    assert target.merge(some(spark, 1, 2), {}, {0: 2})
+    assert target.merge(NewRows(some(spark, 1, 2)), {}, {0: 2})
     first = (tmp_path / "current").resolve()
-    assert target.merge(some(spark, 3), {0: 2}, {0: 3})
+    assert target.merge(NewRows(some(spark, 3)), {0: 2}, {0: 3})
     assert ids_in(spark, tmp_path) == [1, 2, 3]
     assert first.exists(), "whoever has begun to read it can go on"
     second = (tmp_path / "current").resolve()
     shared = [file for file in first.glob("*.parquet") if os.path.samefile(file, second / file.name)]
     assert shared == list(first.glob("*.parquet"))
-    assert not target.merge(some(spark, 3), {0: 2}, {0: 3}), "once"
+    assert not target.merge(NewRows(some(spark, 3)), {0: 2}, {0: 3}), "once"
     assert ids_in(spark, tmp_path) == [1, 2, 3]
 
 
 def test_what_a_killed_writer_left_is_swept(spark: SparkSession, tmp_path: Path) -> None:
     target = parquet(spark, tmp_path, keep_s=0.0)
-    target.merge(some(spark, 1), {}, {0: 1})
+    target.merge(NewRows(some(spark, 1)), {}, {0: 1})
     current = (tmp_path / "current").resolve()
     shutil.copytree(current, current.with_name("00000001.making"))
     shutil.copytree(current, current.with_name("00000001"))
     assert target.marks() == {0: 1}
     assert ids_in(spark, tmp_path) == [1], "it died before it moved the link"
     for id in (2, 3):
-        assert target.merge(some(spark, id), {0: id - 1}, {0: id})
+        assert target.merge(NewRows(some(spark, id)), {0: id - 1}, {0: id})
     assert ids_in(spark, tmp_path) == [1, 2, 3]
     assert sorted(each.name for each in (tmp_path / "versions").iterdir()) == ["00000001", "00000002"]
 
@@ -214,7 +215,7 @@ def test_one_run_writes_a_table_at_a_time(spark: SparkSession, tmp_path: Path) -
     target = parquet(spark, tmp_path)
     lock = try_lock(str(tmp_path / ".lock"))
     with pytest.raises(DirectoryInUse):
-        target.merge(some(spark, 1), {}, {0: 1})
+        target.merge(NewRows(some(spark, 1)), {}, {0: 1})
     lock.release()
 
 

@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from polonaise.errors import DiskFailed, ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import DIGITS, Definition, check_same, columns_of, is_same
+from polonaise.pipelines.definitions import DIGITS, Definition, columns_of, is_same
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState, disk_faults
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, NewRows, TableState, disk_faults
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -57,7 +57,7 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_TIMESTAMPS, before)
 
 
-class DeltaTarget(DirectoryTarget):
+class DeltaTarget(DirectoryTarget[DeltaTable]):
     """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
     Of two drivers that write the same range, the second commits nothing. With a key, each commit writes the whole table
@@ -73,65 +73,41 @@ class DeltaTarget(DirectoryTarget):
 
     def prepare(self, schema: StructType) -> None:
         super().prepare(schema)
-        if self._table() is None:
+        if self._current() is None:
             with disk_faults(self._directory):
                 self._check_unused(f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
 
-    def marks(self) -> dict[PartitionId, TransactionId]:
-        table = self._table()
-        return {} if table is None else self._marks_of(table)
-
-    def check(self) -> None:
-        table = self._table()
-        if table is not None:
-            self._marks_of(table)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", self._kept_in(table), self._definition)
-
-    def merge(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        table = self._table()
+    def merge(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        table = self._current()
         if table is not None and not is_same(self._kept_in(table), self._definition):
             return False
         if table is None or not self._view.key:
-            return self._commit(table, rows, before, after, "append", letters)
-        merged = self._view.merged([self._rows_of(table), rows])
-        return self._commit(table, merged, before, after, "overwrite", letters)
+            return self._commit(table, new, before, after, "append")
+        merged = self._view.merged([self._rows_of(table), new.rows])
+        return self._commit(table, new._replace(rows=merged), before, after, "overwrite")
 
-    def replace(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
+    def replace(self, new: NewRows, before: Marks, after: Marks) -> bool:
         # Partitions that the new rows do not have are at their beginning now, not where the rows before were.
         marks = {**dict.fromkeys(before, -1), **after}
-        return self._commit(self._table(), rows, before, marks, "overwrite", letters, replaces=True)
+        return self._commit(self._current(), new, before, marks, "overwrite", replaces=True)
 
     def letters(self) -> str | None:
-        return str(self._directory / LETTERS) if self._letters_in(self._table()) else None
+        return str(self._directory / LETTERS) if self._letters_in(self._current()) else None
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
-        table = self._table()
+        table = self._current()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}: correct the path of the table")
         yield TableState(self._marks_of(table) if with_marks else None, self._rows_of(table))
 
     # ------------------------------------------------------------------ in the table
 
-    def _table(self) -> DeltaTable | None:
+    def _current(self) -> DeltaTable | None:
         return _opened(self._directory)
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
-        """Return the table's marks. Raises `ViewUnfit` for the table of another view or log.
+        """Return the table's marks.
 
         Each partition with a mark has an application transaction of its own, whose version is the mark plus one. That
         of the view is one more than the highest such partition.
@@ -146,7 +122,7 @@ class DeltaTarget(DirectoryTarget):
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """Return the definition of the rows, if the table names it; Delta keeps no key, so that is the view's."""
+        """Return the definition of the rows; Delta keeps no key, so that is the view's."""
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
@@ -171,15 +147,7 @@ class DeltaTarget(DirectoryTarget):
         return self._spark.read.parquet(*files)
 
     def _commit(
-        self,
-        table: DeltaTable | None,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        mode: Mode,
-        letters: DataFrame | None,
-        *,
-        replaces: bool = False,
+        self, table: DeltaTable | None, new: NewRows, before: Marks, after: Marks, mode: Mode, *, replaces: bool = False
     ) -> bool:
         if ({} if table is None else self._marks_of(table)) != dict(before):
             return False
@@ -188,13 +156,13 @@ class DeltaTarget(DirectoryTarget):
             lock = try_lock(str(self._directory / LOCK))
             try:
                 # The rows were computed from `table`: if it has changed since, they are stale, whatever the marks say.
-                now = self._table()
+                now = self._current()
                 if (None if table is None else table.version()) != (None if now is None else now.version()):
                     return False
                 # Letters first: until the view's table names their new version, they do not count.
-                counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
+                counts = self._write_letters(self._letters_in(table), new.letters, replaces=replaces)
                 transactions = self._transactions({**before, **after}, counts)
-                self._write(table if table is not None else self._directory, rows, mode, transactions)
+                self._write(table if table is not None else self._directory, new.rows, mode, transactions)
             except CommitFailedError:
                 return False
             finally:

@@ -26,14 +26,14 @@ from pyspark.errors import AnalysisException
 from polonaise.errors import ViewUnfit
 from polonaise.host.files import sync_path, try_lock
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import check_same, is_same, kept_in
+from polonaise.pipelines.definitions import Definition, is_same, kept_in
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState, disk_faults
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, NewRows, TableState, disk_faults
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 CURRENT: Final = "current"
@@ -46,7 +46,7 @@ KEEP_S: Final = 600.0
 """Seconds that a version is kept after it was replaced, at least, for whoever is reading it."""
 
 
-class ParquetTarget(DirectoryTarget):
+class ParquetTarget(DirectoryTarget[Path]):
     """A table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
     Raises `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and
@@ -69,35 +69,11 @@ class ParquetTarget(DirectoryTarget):
                 self._check_unused()
             self._versions.mkdir(parents=True, exist_ok=True)
 
-    def marks(self) -> dict[PartitionId, TransactionId]:
-        version = self._current()
-        return {} if version is None else self._marks_of(version)
+    def merge(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        return self._commit(new, before, after, replaces=False)
 
-    def check(self) -> None:
-        version = self._current()
-        if version is not None:
-            self._marks_of(version)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", kept_in(_metadata(version)), self._definition)
-
-    def merge(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        return self._commit(rows, before, after, letters, replaces=False)
-
-    def replace(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        return self._commit(rows, before, after, letters, replaces=True)
+    def replace(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        return self._commit(new, before, after, replaces=True)
 
     def letters(self) -> str | None:
         files = self._directory / CURRENT / LETTERS
@@ -124,16 +100,17 @@ class ParquetTarget(DirectoryTarget):
 
     # ------------------------------------------------------------------ writing
 
-    def _commit(
-        self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None, *, replaces: bool
-    ) -> bool:
+    def _commit(self, new: NewRows, before: Marks, after: Marks, *, replaces: bool) -> bool:
+        rows, letters, _ = new
         with disk_faults(self._directory):
             lock = try_lock(str(self._directory / LOCK))
             try:
                 # Looked up under the lock, so that nobody can commit between this and our own commit.
                 current = self._current()
                 marks = {} if current is None else self._marks_of(current)
-                if marks != dict(before) or not (replaces or current is None or self._fits(current)):
+                if marks != dict(before) or not (
+                    replaces or current is None or is_same(self._kept_in(current), self._definition)
+                ):
                     return False
                 # Before anything is written: a dead writer may have left a directory of the same number.
                 self._sweep(current)
@@ -154,9 +131,6 @@ class ParquetTarget(DirectoryTarget):
                 return True
             finally:
                 lock.release()
-
-    def _fits(self, version: Path) -> bool:
-        return is_same(kept_in(_metadata(version)), self._definition)
 
     def _finish(self, making: Path, marks: Marks) -> None:
         about = {
@@ -210,6 +184,9 @@ class ParquetTarget(DirectoryTarget):
                     "another directory, or remove it"
                 )
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
+
+    def _kept_in(self, version: Path) -> Definition | None:
+        return kept_in(_metadata(version))
 
 
 def _metadata(version: Path) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -35,7 +35,7 @@ from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.moments import moment_of, with_numbers
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targetlimits import Limit, column_of
-from polonaise.pipelines.targets import TableState, Target
+from polonaise.pipelines.targets import NewRows, TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, database_url
 from polonaise.views.marks import LETTERS, REFUSED
@@ -116,31 +116,17 @@ class SqlTarget(Target):
         if kept is not None or has_rows:
             check_same(f"table {self._view.name}", kept, self._definition)
 
-    def merge(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        with _computed(rows) as computed:
-            return self._opened().merge(
-                partial(_chunks, computed), before, after, _chunks_of(letters), _chunks_of(refused)
-            )
+    def merge(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        return self._changed(self._opened().merge, new, before, after)
 
-    def replace(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        with _computed(rows) as computed:
-            return self._opened().replace(
-                partial(_chunks, computed), before, after, _chunks_of(letters), _chunks_of(refused)
-            )
+    def replace(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        return self._changed(self._opened().replace, new, before, after)
+
+    def _changed(self, change: Callable[..., bool], new: NewRows, before: Marks, after: Marks) -> bool:
+        # Computed before the SQL transaction begins, and only once, also if the transaction is tried again.
+        with kept_on_disk(new.rows) as rows:
+            rows.count()
+            return change(partial(_chunks, rows), before, after, _chunks_of(new.letters), _chunks_of(new.refused))
 
     def letters(self) -> str | None:
         return f"{self._view.name}{LETTERS}" if self._opened().left_out()[0] else None
@@ -176,14 +162,6 @@ class SqlTarget(Target):
 
 def _fields(schema: StructType) -> tuple[Field, ...]:
     return tuple(Field(each.name, each.dataType.simpleString()) for each in schema.fields)
-
-
-@contextmanager
-def _computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """Compute the rows before the SQL transaction begins, and only once, also if the transaction is tried again."""
-    with kept_on_disk(rows) as computed:
-        computed.count()
-        yield computed
 
 
 def _chunks_of(rows: DataFrame | None) -> Chunks | None:

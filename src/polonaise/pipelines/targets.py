@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import Definition, definition_of
+from polonaise.pipelines.definitions import Definition, check_same, definition_of
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targetlimits import Limit
 from polonaise.redaction import redacted_address
@@ -40,11 +40,20 @@ class TableState(NamedTuple):
     rows: DataFrame
 
 
+class NewRows(NamedTuple):
+    """What one commit brings to a table, and to the tables beside it, which change in the same step."""
+
+    rows: DataFrame
+    letters: DataFrame | None = None
+    """Rows for the dead-letter table."""
+    refused: DataFrame | None = None
+    """Rows for the table of refused rows, which only a table with limits gets."""
+
+
 class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, if a mark they move is not at `before`.
 
-    `merge` also returns False if the table's rows were made by another definition. `letters` are rows for the
-    dead-letter table beside this one, which changes in the same step.
+    `merge` also returns False if the table's rows were made by another definition.
     """
 
     _schema: StructType
@@ -84,29 +93,11 @@ class Target(ABC):
         """Raise `ViewUnfit` if the table was made by another definition of the view, or does not say by which."""
 
     @abstractmethod
-    def merge(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
-        """Add rows, or with a key merge them with the table's; move the marks to those in `after`.
-
-        `letters` are rows to add to the dead-letter table, and `refused`, which only a table with limits gets, to that
-        of refused rows.
-        """
+    def merge(self, new: NewRows, before: Marks, after: Marks) -> bool:
+        """Add rows, or with a key merge them with the table's; move the marks to those in `after`."""
 
     @abstractmethod
-    def replace(
-        self,
-        rows: DataFrame,
-        before: Marks,
-        after: Marks,
-        letters: DataFrame | None = None,
-        refused: DataFrame | None = None,
-    ) -> bool:
+    def replace(self, new: NewRows, before: Marks, after: Marks) -> bool:
         """Replace all rows, letters and refused rows, and set the marks to `after`; other partitions begin anew."""
 
     @abstractmethod
@@ -130,7 +121,10 @@ class Target(ABC):
         return
 
 
-class DirectoryTarget(Target):
+Version = TypeVar("Version")
+
+
+class DirectoryTarget(Target, Generic[Version]):
     """A table in a directory that Spark's driver and tasks both reach. Raises `BadOption` for no path or a URL."""
 
     kind: ClassVar[str]
@@ -144,6 +138,28 @@ class DirectoryTarget(Target):
             )
         super().__init__(spark, view, cluster)
         self._directory = Path(directory).absolute()
+
+    @abstractmethod
+    def _current(self) -> Version | None:
+        """Return the table's current version; None for a new table."""
+
+    @abstractmethod
+    def _marks_of(self, version: Version) -> dict[PartitionId, TransactionId]:
+        """Return the marks of a version. Raises `ViewUnfit` for the table of another view or log."""
+
+    @abstractmethod
+    def _kept_in(self, version: Version) -> Definition | None:
+        """Return the definition by which the rows of a version were made, if it names one."""
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        version = self._current()
+        return {} if version is None else self._marks_of(version)
+
+    def check(self) -> None:
+        version = self._current()
+        if version is not None:
+            self._marks_of(version)  # raises for a table of another log or view, which comes first
+            check_same(f"the table in {self._directory}", self._kept_in(version), self._definition)
 
     def _check_unused(self, *own: str) -> None:
         """Raise `ViewUnfit` if a new table's directory has more than the lock and what dead runs leave (`own`)."""

@@ -19,7 +19,7 @@ from polonaise.pipelines.runs import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targetaddress import has_limits, open_target
-from polonaise.pipelines.targets import Target
+from polonaise.pipelines.targets import NewRows, Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.redaction import redacted_address
 from polonaise.spark.protocol.splits import admitted
@@ -120,7 +120,7 @@ def rebuild(
             target.prepare(rows.schema)
             # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
-                if target.replace(rows, target.marks(), upto, letters.kept, letters.refused.kept):
+                if target.replace(NewRows(rows, letters.kept, letters.refused.kept), target.marks(), upto):
                     progress.done(1)
                     commit = Commit({}, upto, letters.and_then(NO_LETTERS))
                     return _report(view, table, "rebuilt", target, source, [commit])
@@ -242,7 +242,7 @@ def _commits(
             return
         with source.letters(before, after) as letters:
             rows = source.rows(before, after)
-            done = target.merge(rows, before, after, letters.kept, letters.refused.kept)
+            done = target.merge(NewRows(rows, letters.kept, letters.refused.kept), before, after)
         if done:
             begun = {partition: before.get(partition, NO_TRANSACTION) for partition in after}
             yield Commit(begun, after, letters.and_then(NO_LETTERS))
