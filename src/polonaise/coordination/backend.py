@@ -47,51 +47,37 @@ class Backend(Protocol):
         """Return where this entry is kept, in words for operators."""
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
-        """Return why each server of the store does not serve, by its address; empty for one that does.
-
-        Each has `timeout_s` seconds to answer. What keeps this process itself from asking is a `NotAsked`.
-        """
+        """Return why each server of the store does not serve, by its address; empty for one that does. Each has
+        `timeout_s` seconds to answer. What keeps this process itself from asking is a `NotAsked`."""
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
-        """Make a cluster of all these entries, the description among them; return False when one exists.
-
-        A call that is cut short makes the whole cluster or none, and can be repeated. What such a call or deletion has
-        left is not in the new cluster.
-        """
+        """Make a cluster of all these entries, the description among them; return False when one exists. A call that is
+        cut short makes the whole cluster or none, and can be repeated. What such a call or deletion has left is not in
+        the new cluster."""
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description; return False when it has another by now.
-
-        A call that is cut short leaves the whole cluster, or none.
-        """
+        """Delete the cluster of this description; return False when it has another by now. A call that is cut short
+        leaves the whole cluster, or none."""
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
-        """Keep those of these entries whose keys have none yet, in a cluster that exists.
-
-        A call that is cut short may have kept some of them, and can be repeated.
-        """
+        """Keep those of these entries whose keys have none yet, in a cluster that exists. A call that is cut short may
+        have kept some of them, and can be repeated."""
 
     async def read(self, key: str) -> Entry | None:
-        """Return the present entry, or None.
-
-        It is durable, because callers act upon it: no loss of power takes it back.
-        """
+        """Return the present entry, or None. It is durable, because callers act upon it: no loss of power takes it
+        back."""
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
-        """Replace the entry and return the new one, or None, with nothing changed, when it is no longer `present`.
-
-        With `present` None, replace whatever entry there is. One of a version below `least` is left in any case. Only
-        `create` and `add` make a first entry: `CoordinatorDamaged` without one.
-        """
+        """Replace the entry and return the new one, or None, with nothing changed, when it is no longer `present`. With
+        `present` None, replace whatever entry there is. One of a version below `least` is left in any case. Only
+        `create` and `add` make a first entry: `CoordinatorDamaged` without one."""
 
     async def changed(self, key: str, version: int) -> None:
         """Return once the entry has another version than this, or soon after. May return before: read again."""
 
     async def register(self, name: str, entry: Entry) -> bool:
-        """Take a name, `folder/number`, for as long as this process lives; its own name again changes nothing.
-
-        Returns False when another living process has it.
-        """
+        """Take a name, `folder/number`, for as long as this process lives; its own name again changes nothing. Returns
+        False when another living process has it."""
 
     @property
     def trouble(self) -> str:
@@ -99,38 +85,27 @@ class Backend(Protocol):
 
     @property
     def holds_s(self) -> float:
-        """The least seconds for which a name holds after its last renewal began; `inf` where nobody judges that.
-
-        Nobody else counts the process as gone earlier: neither by its lease, nor because the store has ended its
-        session.
-        """
+        """The least seconds for which a name holds after its last renewal began; `inf` where nobody judges that. Nobody
+        else counts the process as gone earlier: neither by its lease, nor because the store has ended its session."""
 
     async def renew(self, name: str) -> bool:
-        """Show that this process lives, by raising the version of a name that it has registered.
-
-        Returns False, and does nothing, if the name is not this process's any more. May take it again if nobody has it.
-        """
+        """Show that this process lives, by raising the version of a name that it has registered. Returns False, and
+        does nothing, if the name is not this process's any more. May take it again if nobody has it."""
 
     async def tell(self, name: str, contents: bytes) -> None:
-        """Replace the contents of a name that this process has registered; does nothing for any other.
-
-        Others see them soon.
-        """
+        """Replace the contents of a name that this process has registered; does nothing for any other. Others see them
+        soon."""
 
     async def leave(self, name: str) -> None:
         """Give up one's own name; does nothing when another process has it."""
 
     async def registered(self, folder: str) -> Mapping[str, Entry]:
-        """Return the names in this folder whose processes live, by the part after the slash.
-
-        The entry of a living name that does not read has no contents: the caller decides whether that matters.
-        """
+        """Return the names in this folder whose processes live, by the part after the slash. The entry of a living name
+        that does not read has no contents: the caller decides whether that matters."""
 
     async def close(self) -> None:
-        """Give up all of this process's names. May be called again.
-
-        A change that is under way is finished, or ends as if the process had died there.
-        """
+        """Give up all of this process's names. May be called again. A change that is under way is finished, or ends as
+        if the process had died there."""
 
 
 def damaged(place: str, what: str) -> CoordinatorDamaged:

@@ -103,10 +103,8 @@ class Membership:
         return self._backend.renewed_us
 
     async def renew(self) -> bool:
-        """Renew the lease; return False if the registration is gone, and has to be made again.
-
-        To be called every `lease.renew_every_s`, by a task that would hang if the process did not work.
-        """
+        """Renew the lease; return False if the registration is gone, and has to be made again. To be called every
+        `lease.renew_every_s`, by a task that would hang if the process did not work."""
         return await self._backend.renew(self._name)
 
     async def tell(self, registration: Registration) -> None:
@@ -161,17 +159,13 @@ class Coordinator:
         return await self._backend.servers(timeout_s)
 
     def ask_before_changes(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Have `ask` called before each change of a cluster's values, which is not made if that raises.
-
-        For operators, who can't know by themselves that they see an older copy. It may read values.
-        """
+        """Have `ask` called before each change of a cluster's values, which is not made if that raises. For operators,
+        who can't know by themselves that they see an older copy. It may read values."""
         self._ask = ask
 
     async def may_change(self) -> None:
-        """Raise why nothing may be changed by this process at present.
-
-        Every change calls it; callers need it only for what they change elsewhere, by the coordinator's values.
-        """
+        """Raise why nothing may be changed by this process at present. Every change calls it; callers need it only for
+        what they change elsewhere, by the coordinator's values."""
         if self._ask is not None:
             await self._ask()
         await self._check_belief()
@@ -185,10 +179,8 @@ class Coordinator:
     # -------------------------------------------------------------- the cluster
 
     async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
-        """Make the cluster, with every partition's initial value or the `beginning` of a restored log.
-
-        Raises `AlreadyInitialized` if one exists.
-        """
+        """Make the cluster, with every partition's initial value or the `beginning` of a restored log. Raises
+        `AlreadyInitialized` if one exists."""
         self._check_open()
         if not await self._backend.create(first_entries(description, beginning)):
             raise AlreadyInitialized(f"{self._backend} holds a cluster: use it, or choose another place")
@@ -196,10 +188,8 @@ class Coordinator:
 
     async def delete(self, key: bytes) -> None:
         """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
-
         Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `cluster_in_use` while servers
-        are registered, or if the description was changed meanwhile: nothing was deleted then.
-        """
+        are registered, or if the description was changed meanwhile: nothing was deleted then."""
         present = await self.description()
         if present.value.key != key:
             raise WrongClusterKey(
@@ -230,11 +220,8 @@ class Coordinator:
         return (await self.description()).value
 
     async def description(self) -> Versioned[ClusterDescription]:
-        """Return the cluster's description with its version.
-
-        Without a cluster, raises `NotInitialized`; or `CoordinatorLost` if this process has known one here, or servers
-        of one are registered.
-        """
+        """Return the cluster's description with its version. Without a cluster, raises `NotInitialized`; or
+        `CoordinatorLost` if this process has known one here, or servers of one are registered."""
         return await self._believed(self._look_at_description)
 
     async def _look_at_description(self) -> Versioned[ClusterDescription]:
@@ -279,12 +266,10 @@ class Coordinator:
     async def set_description(
         self, value: ClusterDescription, expected_version: int
     ) -> Versioned[ClusterDescription] | None:
-        """Replace the description if its version is `expected_version`; return it with the new one, or None.
-
-        Raises `BadOption` for one with another key or number of own partitions, or in which a topic lacks partitions
-        that it has: replicas and files hang on these; and for one with fewer storage nodes than copies, or that can't
-        be read again.
-        """
+        """Replace the description if its version is `expected_version`; return it with the new one, or None. Raises
+        `BadOption` for one with another key or number of own partitions, or in which a topic lacks partitions that it
+        has: replicas and files hang on these; and for one with fewer storage nodes than copies, or that can't be read
+        again."""
         present = await self.description()
         if present.version != expected_version:
             return None
@@ -321,10 +306,8 @@ class Coordinator:
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic as they are now. Raises `UnknownTopic`.
-
-        `known` and `total` matter to clients that ask servers (`client.discovery`).
-        """
+        """Return the partitions of a topic as they are now. Raises `UnknownTopic`. `known` and `total` matter to
+        clients that ask servers (`client.discovery`)."""
         read = await self.description()
         return read.value.partitions_of(name, read.version)
 
@@ -336,10 +319,9 @@ class Coordinator:
         self, members: Mapping[PartitionId, tuple[StorageId, ...]], usable: Collection[StorageId]
     ) -> bool:
         """Make the first values of partitions that the description is about to name; return whether all are there.
-
         Those that an unfinished call has left are taken up if they have as many members, all of them among `usable`,
-        and get these members otherwise. False, if one was changed meanwhile, or is in use: read the description again.
-        """
+        and get these members otherwise. False, if one was changed meanwhile, or is in use: read the description
+        again."""
         cluster = await self._cluster()
         wanted = {partition_key(each): PartitionValue.initial(names) for each, names in members.items()}
         await self._add({key: Entry(cluster.key, 0, value.encode()) for key, value in wanted.items()})
@@ -356,10 +338,8 @@ class Coordinator:
         return True
 
     async def unique_id(self) -> int:
-        """Return a number that was never given out before: 1 or more, and below 2**31.
-
-        A number that no caller got is not used again. Raises `PolonaiseError` when none is left.
-        """
+        """Return a number that was never given out before: 1 or more, and below 2**31. A number that no caller got is
+        not used again. Raises `PolonaiseError` when none is left."""
         await self._cluster()
         entry = None
         while entry is None:  # until the counter does not change from an older state to the latest one between the two
@@ -378,8 +358,7 @@ class Coordinator:
     @property
     def trouble(self) -> str:
         """Why the coordinator can't be reached at present, for messages: a deadline may be over before the backend says
-        it.
-        """
+        it."""
         return self._backend.trouble
 
     async def unique_ids_given(self) -> int:
@@ -387,11 +366,9 @@ class Coordinator:
         return (await self._get(UNIQUE_ID, UniqueIds)).version
 
     async def close(self) -> None:
-        """End this process's registrations, and its use of the backend; later calls raise `Closed`.
-
-        A directory finishes the changes under way. At ZooKeeper one that takes several requests may end with `Closed`
-        between two of them, as if the process had died there.
-        """
+        """End this process's registrations, and its use of the backend; later calls raise `Closed`. A directory
+        finishes the changes under way. At ZooKeeper one that takes several requests may end with `Closed` between two
+        of them, as if the process had died there."""
         self._closed = True
         await self._backend.close()
 
@@ -404,18 +381,15 @@ class Coordinator:
     async def set_partition(
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
-        """Replace the value if its version is `expected_version`; return the new one with its version, or None.
-
-        Raises `UnknownPartition`.
-        """
+        """Replace the value if its version is `expected_version`; return the new one with its version, or None. Raises
+        `UnknownPartition`."""
         return await self._set(await self._partition_key(partition), value, expected_version)
 
     async def prove_older(self, partition: PartitionId, session: SessionId) -> None:
-        """Change no assignment until the partition's value knows of this session, of which its replicas know.
-
-        The coordinator was put back to an older state, which a process that saw nothing later can't see. What is moved
-        there can't be served once the latest state is back; other partitions may go on where nobody has that any more.
-        """
+        """Change no assignment until the partition's value knows of this session, of which its replicas know. The
+        coordinator was put back to an older state, which a process that saw nothing later can't see. What is moved
+        there can't be served once the latest state is back; other partitions may go on where nobody has that any
+        more."""
         self._seen.prove_older(await self._partition_key(partition), session)
 
     async def assignment(self) -> Versioned[Assignment]:
@@ -430,9 +404,7 @@ class Coordinator:
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
         """Replace the assignment if its version is still `expected_version`; return it with its new version, else None.
-
-        Raises `CoordinatorOutdated` while a partition's value lacks a session of `prove_older`.
-        """
+        Raises `CoordinatorOutdated` while a partition's value lacks a session of `prove_older`."""
         for key in self._seen.proved:
             await self._get(key, PartitionValue)
             if session := self._seen.proved.get(key):
@@ -442,11 +414,9 @@ class Coordinator:
     # -------------------------------------------------------------- members
 
     async def register(self, registration: Registration) -> Membership:
-        """Announce this process as a member, until it dies. Doing so again changes nothing.
-
-        Raises `DirectoryInUse` when another living process has registered under this server id, and
-        `CoordinatorUnavailable` while a session that this process has lost still has the registration.
-        """
+        """Announce this process as a member, until it dies. Doing so again changes nothing. Raises `DirectoryInUse`
+        when another living process has registered under this server id, and `CoordinatorUnavailable` while a session
+        that this process has lost still has the registration."""
         cluster = await self._cluster()
         server = registration.server
         name = _member(server)

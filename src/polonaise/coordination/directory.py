@@ -60,10 +60,8 @@ def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
 
 def unseal(name: str, raw: bytes, path: str) -> Entry:
     """Return the entry in a file that `seal` wrote under this name. Raises `CoordinatorDamaged` for anything else.
-
     Magic, format number and the CRC at the line's end stay where they are in every later format, so that a newer
-    directory (`CoordinatorNewer`) and a damaged one are told apart.
-    """
+    directory (`CoordinatorNewer`) and a damaged one are told apart."""
     head, newline, payload = raw.partition(b"\n")
     front, summed = head[:-8], head[-8:]
     if not newline or summed != f"{crc32(payload, crc32(front)):08x}".encode():
@@ -88,10 +86,8 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
 
 @contextlib.contextmanager
 def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
-    """Translate errors of the disk: `NotFound` into `CoordinatorDamaged`, others into `CoordinatorUnavailable`.
-
-    `what` was being done; with `changes`, the message warns that it may have been.
-    """
+    """Translate errors of the disk: `NotFound` into `CoordinatorDamaged`, others into `CoordinatorUnavailable`. `what`
+    was being done; with `changes`, the message warns that it may have been."""
     try:
         yield
     except (DiskFull, DiskFailed) as error:
@@ -159,8 +155,7 @@ class ValueDirectory:
 
     async def make(self) -> None:
         """Make the directory and those above it, durably: the process that made existing ones may have died before its
-        sync.
-        """
+        sync."""
         await self.disk.make_directory(self._path)
         parent = posixpath.dirname(self._path)
         await self.disk.sync_directory(parent or ".")
@@ -183,11 +178,8 @@ class ValueDirectory:
             return None
 
     async def put(self, name: str, contents: bytes) -> None:
-        """Put a file in place, whole: durable after `sync`.
-
-        Always through a new file: after a failed sync the kernel may take the old file's pages for written although
-        they are not.
-        """
+        """Put a file in place, whole: durable after `sync`. Always through a new file: after a failed sync the kernel
+        may take the old file's pages for written although they are not."""
         unfinished = self.path(name + UNFINISHED)
         if await self.disk.exists(unfinished):
             await self.disk.remove(unfinished)
@@ -289,10 +281,8 @@ class ValueDirectory:
         return together
 
     async def _take(self, lock: str) -> DirectoryLock | None:
-        """Return the lock once it is free, or None when all callers have gone away meanwhile.
-
-        Raises `CoordinatorUnavailable` when another process holds it for longer than `lock_wait_s`.
-        """
+        """Return the lock once it is free, or None when all callers have gone away meanwhile. Raises
+        `CoordinatorUnavailable` when another process holds it for longer than `lock_wait_s`."""
         path = self.path(lock)
         clock = self.host.clock
         give_up_s = clock.monotonic_s() + self._lock_wait_s

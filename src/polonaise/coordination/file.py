@@ -70,11 +70,9 @@ _POLL_GROWTH: Final = 1.25
 
 
 def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alone: bool = False) -> Coordinator:
-    """Return the coordinator in a directory on a local disk. Any number of processes may have it open.
-
-    A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then
-    raise `CoordinatorUnavailable`. With `alone`, no other process can take over from this one while it lives.
-    """
+    """Return the coordinator in a directory on a local disk. Any number of processes may have it open. A process that
+    is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then raise
+    `CoordinatorUnavailable`. With `alone`, no other process can take over from this one while it lives."""
     return Coordinator(FileBackend(host, directory, lock_wait_s, alone=alone), host.clock)
 
 
@@ -248,9 +246,7 @@ class FileBackend:
 
     async def _late_description(self) -> bytes | None:
         """Return the description if it has appeared meanwhile; None without a cluster, or while one is made or deleted.
-
-        Raises `CoordinatorDamaged` when other values exist without it: then it was lost.
-        """
+        Raises `CoordinatorDamaged` when other values exist without it: then it was lost."""
         # Names first: another process may finish making the cluster between the two.
         names = await self._values.names()
         raw = await self._values.load(DESCRIPTION)
@@ -259,11 +255,8 @@ class FileBackend:
         return raw
 
     async def _replace(self, key: str, entry: Entry) -> None:
-        """Put a new value in place, durably, with the change lock held.
-
-        Readers can see it from the rename on, and syncing again after a failed sync proves nothing. So it is then put
-        in place anew, a few times.
-        """
+        """Put a new value in place, durably, with the change lock held. Readers can see it from the rename on, and
+        syncing again after a failed sync proves nothing. So it is then put in place anew, a few times."""
         contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):
             await self._values.put(key, contents)
@@ -308,10 +301,8 @@ class FileBackend:
         return _Name(lock, entry)
 
     async def renew(self, name: str) -> bool:
-        """Write the next beat, not synced.
-
-        Returns False if the name's file is gone or another one: nobody has seen it there.
-        """
+        """Write the next beat, not synced. Returns False if the name's file is gone or another one: nobody has seen it
+        there."""
         own = self._own.get(name)
         if own is None:
             return False
@@ -357,10 +348,8 @@ class FileBackend:
                 await self._disk.remove(self.place(file))
 
     async def registered(self, folder: str) -> dict[str, Entry]:
-        """Return the names in this folder whose processes live, with their entries.
-
-        Raises `CoordinatorUnavailable` for `REPLACED_S` seconds after another directory was put in place of this one.
-        """
+        """Return the names in this folder whose processes live, with their entries. Raises `CoordinatorUnavailable` for
+        `REPLACED_S` seconds after another directory was put in place of this one."""
         with translated_errors(f"reading {self.place(folder)}", changes=False):
             try:
                 files = await self._disk.list(self.place(folder))

@@ -25,11 +25,9 @@ class _Seen(NamedTuple):
 
 
 class Leases:
-    """Judges members by their beats: a number that changes whenever the member renews its lease.
-
-    Time counts only while this process keeps looking, and of the time since its last look no more than `RENEW_S`: after
-    it was itself stopped, it takes nobody for dead at once.
-    """
+    """Judges members by their beats: a number that changes whenever the member renews its lease. Time counts only while
+    this process keeps looking, and of the time since its last look no more than `RENEW_S`: after it was itself stopped,
+    it takes nobody for dead at once."""
 
     def __init__(self) -> None:
         self._seen: dict[ServerId, _Seen] = {}
@@ -50,10 +48,8 @@ class Leases:
 
 class Tenure:
     """Decides until when a member may count itself among the members: it ends before others can take it for gone.
-
     Others count from the moment at which a renewal reaches the coordinator. The member counts from the beginning of its
-    request, and needs no word of the coordinator to know when to stop. All times are monotonic.
-    """
+    request, and needs no word of the coordinator to know when to stop. All times are monotonic."""
 
     def __init__(self) -> None:
         self.until_s = -inf

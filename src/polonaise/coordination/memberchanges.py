@@ -26,11 +26,9 @@ def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
 
 
 def with_copy(value: PartitionValue, description: ClusterDescription, name: StorageId) -> PartitionValue:
-    """Return the value that asks for one more copy, on the storage node `name`.
-
-    Raises `ChangePending`, `UnknownStorageNode`, and `BadOption` for a node that has a copy or is being drained, and
-    for more than `COPIES_MAX` copies.
-    """
+    """Return the value that asks for one more copy, on the storage node `name`. Raises `ChangePending`,
+    `UnknownStorageNode`, and `BadOption` for a node that has a copy or is being drained, and for more than `COPIES_MAX`
+    copies."""
     _check_nothing_pending(value)
     if name not in description.storage:
         raise UnknownStorageNode(
@@ -54,12 +52,10 @@ def without_copy(
     required: Requirement | None = None,
     force: bool | None = None,
 ) -> PartitionValue:
-    """Return the value that asks for the copy on storage node `name` to be given up.
-
-    Raises `ChangePending`, `UnknownStorageNode` if there is no copy, and `CopyNeeded` unless `copies` other copies are
-    engaged and in sync; with `force` a single other one in sync is enough (None: the operator can't choose it, and is
-    not told of it). In any case the other copies have to meet what is `required` of commits.
-    """
+    """Return the value that asks for the copy on storage node `name` to be given up. Raises `ChangePending`,
+    `UnknownStorageNode` if there is no copy, and `CopyNeeded` unless `copies` other copies are engaged and in sync;
+    with `force` a single other one in sync is enough (None: the operator can't choose it, and is not told of it). In
+    any case the other copies have to meet what is `required` of commits."""
     _check_nothing_pending(value)
     if name not in value.members:
         raise UnknownStorageNode(

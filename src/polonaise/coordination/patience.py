@@ -13,11 +13,8 @@ TCP (RFC 6298)."""
 
 
 class AnswerPatience:
-    """How long an answer is waited for: a short time at first, longer where answers are seen to take longer.
-
-    A server that has died without a word must be left soon, and one that is slow not each time: the next would be as
-    slow.
-    """
+    """How long an answer is waited for: a short time at first, longer where answers are seen to take longer. A server
+    that has died without a word must be left soon, and one that is slow not each time: the next would be as slow."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
@@ -42,11 +39,9 @@ class _Silence(NamedTuple):
 
 
 class HostTrials:
-    """Says in which order servers are tried: one that was silent is left out for a while, if others are at work.
-
-    One that ends connections at once, as all do until they have elected a leader, costs hardly any time, and is tried
-    again and again meanwhile.
-    """
+    """Says in which order servers are tried: one that was silent is left out for a while, if others are at work. One
+    that ends connections at once, as all do until they have elected a leader, costs hardly any time, and is tried again
+    and again meanwhile."""
 
     LEFT_OUT_S: Final = 4.0
     """For how long at first; doubled each time, up to the next."""

@@ -127,8 +127,7 @@ def told_descriptions(
     backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]
 ) -> dict[str, tuple[int, ClusterDescription]]:
     """Return each description with its version, by the name with which an operator chooses it: BACKUP, or that of the
-    storage node, behind which stand `@` and the version for one that it has kept beside its latest.
-    """
+    storage node, behind which stand `@` and the version for one that it has kept beside its latest."""
     sources = {name: each.noted for name, each in sorted(answers.items())} | (
         {} if backup is None else {BACKUP: backup}
     )
@@ -141,11 +140,9 @@ def told_descriptions(
 def believed_description(
     backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], believed: str = ""
 ) -> ClusterDescription:
-    """Return the newest description, or that of `believed`: one of the names of `told_descriptions`.
-
-    Raises `RecoveryUnsafe` if some are not of one history, or the newest lacks what values and promises tell of, and
-    none is chosen; and for a choice that has none.
-    """
+    """Return the newest description, or that of `believed`: one of the names of `told_descriptions`. Raises
+    `RecoveryUnsafe` if some are not of one history, or the newest lacks what values and promises tell of, and none is
+    chosen; and for a choice that has none."""
     told = told_descriptions(backup, answers)
     if believed:
         if believed not in told:
@@ -204,8 +201,7 @@ class Lack:
     @property
     def size(self) -> tuple[int, int]:
         """How much is missing, to compare: a storage node with a copy weighs more than any number of partitions, as
-        what is on it was committed; partitions may be in use only since a topic was created in an older copy.
-        """
+        what is on it was committed; partitions may be in use only since a topic was created in an older copy."""
         return len(self.nodes), len(self.partitions)
 
     def within(self, other: Lack) -> bool:
@@ -302,12 +298,10 @@ def rebuilt(
     running: Mapping[ServerId, str] = MappingProxyType({}),
     believed: str = "",
 ) -> tuple[ClusterDescription, Beginning]:
-    """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
-
-    `believed` is as in `believed_description`; values of partitions are taken from all. `running` has the servers of
-    this cluster that answer, each with its address: raises `cluster_in_use` for any, and while servers are connected to
-    the storage nodes, unless `confirmed` is the cluster's key.
-    """
+    """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason. `believed` is as in
+    `believed_description`; values of partitions are taken from all. `running` has the servers of this cluster that
+    answer, each with its address: raises `cluster_in_use` for any, and while servers are connected to the storage
+    nodes, unless `confirmed` is the cluster's key."""
     # First: with the values of another cluster all else would be said of the wrong one.
     if reasons := _of_different_clusters(backup, answers):
         raise _unsafe(reasons)
@@ -442,8 +436,7 @@ def _told_by_copies(
     raised: PartitionValue, base: PartitionValue, copies: Mapping[StorageId, Promised], silent: Sequence[StorageId]
 ) -> PartitionValue | str:
     """Return the value for a partition of which a later session than the known value's has begun, or may have: which
-    copies were engaged in it those of a quorum tell that have joined the latest one.
-    """
+    copies were engaged in it those of a quorum tell that have joined the latest one."""
     members = base.members
     if silent:
         return f"a later session than is noted has begun, so every storage node has to answer: {_missing(silent)}"

@@ -73,10 +73,8 @@ class SeenValues:
         return not self._proved or key in self._doubted
 
     def went_back(self, key: str, version: int, floor: int) -> bool:
-        """Whether this version is older than the one known when it was asked for (`floor`); then doubt it.
-
-        One that has become known since is no measure: answers may overtake each other.
-        """
+        """Whether this version is older than the one known when it was asked for (`floor`); then doubt it. One that has
+        become known since is no measure: answers may overtake each other."""
         if version >= floor or not self._is_evidence(key):
             return False
         self._doubted.add(key)
@@ -97,11 +95,9 @@ class SeenValues:
             self._calm_until_s = now_s + self._calm_s
 
     def follows(self, key: str, entry: Entry, value: CoordinatorValue, now_s: float) -> bool:
-        """Whether an entry may be of the same history as what is known; else doubt the value.
-
-        One of an earlier version may be: it was asked for before (`went_back`). So may the very entry that is known:
-        what this process has written may have been read before the answer to the change is here.
-        """
+        """Whether an entry may be of the same history as what is known; else doubt the value. One of an earlier version
+        may be: it was asked for before (`went_back`). So may the very entry that is known: what this process has
+        written may have been read before the answer to the change is here."""
         if key in self._proved and isinstance(value, PartitionValue):
             self._look_at_proof(key, value, now_s)
         if not self._is_evidence(key):
@@ -119,10 +115,8 @@ class SeenValues:
         return True
 
     def _look_at_proof(self, key: str, value: PartitionValue, now_s: float) -> None:
-        """End the proof if the value knows of its session, and then hold nothing that is known against what is read.
-
-        A mark says that it is still the older value, whose later sessions were all tried in vain.
-        """
+        """End the proof if the value knows of its session, and then hold nothing that is known against what is read. A
+        mark says that it is still the older value, whose later sessions were all tried in vain."""
         if value.outdated == NO_SESSION and value.session >= self._proved[key]:
             del self._proved[key]
             if not self._proved:

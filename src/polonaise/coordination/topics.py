@@ -31,11 +31,9 @@ def log_key_of(cluster_key: bytes, topic: str) -> bytes:
 
 
 class TopicPartitions(NamedTuple):
-    """The partitions of a topic, as one version of the cluster's description has them.
-
-    The application sees numbers 0, 1, 2, …; the cluster has an id for each, unique among all its partitions. A topic
-    only grows: numbers keep their ids.
-    """
+    """The partitions of a topic, as one version of the cluster's description has them. The application sees numbers 0,
+    1, 2, …; the cluster has an id for each, unique among all its partitions. A topic only grows: numbers keep their
+    ids."""
 
     version: int
     total: int

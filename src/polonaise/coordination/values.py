@@ -126,11 +126,9 @@ def made_again(seen: int, found: int) -> bool:
 
 
 class CoordinatorValue:
-    """A value that is kept as JSON, in one form only: one that was read loosely would be written back changed.
-
-    Where the JSON is an object, each of its keys is the name of a field of the class: so every version can tell what is
-    damaged from what a newer version has added (decision 39).
-    """
+    """A value that is kept as JSON, in one form only: one that was read loosely would be written back changed. Where
+    the JSON is an object, each of its keys is the name of a field of the class: so every version can tell what is
+    damaged from what a newer version has added (decision 39)."""
 
     __slots__ = ()
 
@@ -148,10 +146,8 @@ class CoordinatorValue:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the value in `raw`, without parts that may be passed over.
-
-        Raises `CoordinatorDamaged` for anything else that `encode` does not write; `CoordinatorNewer` for unknown keys.
-        """
+        """Return the value in `raw`, without parts that may be passed over. Raises `CoordinatorDamaged` for anything
+        else that `encode` does not write; `CoordinatorNewer` for unknown keys."""
         try:
             document = json.loads(raw)
             cls._check_keys(document)
@@ -318,10 +314,8 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics.
-
-    What is not there is not written, for versions that know of nothing else.
-    """
+    """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics. What
+    is not there is not written, for versions that know of nothing else."""
 
     key: bytes
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
@@ -386,10 +380,8 @@ class ClusterDescription(CoordinatorValue):
         return changed._with_zones(zones)
 
     def drained(self, name: StorageId) -> ClusterDescription:
-        """Return the description with this storage node among those that get no more copies.
-
-        Raises `UnknownStorageNode`.
-        """
+        """Return the description with this storage node among those that get no more copies. Raises
+        `UnknownStorageNode`."""
         self.check_known(name)
         return self if name in self.draining else replace(self, draining=(*self.draining, name))
 
@@ -430,9 +422,7 @@ class ClusterDescription(CoordinatorValue):
 
     def partitions_of(self, topic: str, version: int) -> TopicPartitions:
         """Return the partitions of this topic, or the log's own for an empty name; `version` is this description's.
-
-        Raises `UnknownTopic`.
-        """
+        Raises `UnknownTopic`."""
         if topic and topic not in self.topics:
             known = ", ".join(sorted(self.topics)) or "none"
             raise UnknownTopic(
@@ -462,10 +452,8 @@ class ClusterDescription(CoordinatorValue):
         return {partition: each.among(zone_of) for partition, each in own.items() if each is not None}
 
     def requiring(self, copies: int, zones: int, topic: str = "") -> ClusterDescription:
-        """Return the description with another demand on commits, to this topic or of the whole cluster.
-
-        Raises `UnknownTopic`.
-        """
+        """Return the description with another demand on commits, to this topic or of the whole cluster. Raises
+        `UnknownTopic`."""
         demand = Demand(self.newest_demand + 1, copies, zones)
         if not topic:
             return replace(self, required=demand)
@@ -546,10 +534,8 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class UniqueIds(CoordinatorValue):
-    """The counter of unique ids: how many were given out is the version of its entry.
-
-    The value only tells apart two counters that were raised to one version, one of them in an older state.
-    """
+    """The counter of unique ids: how many were given out is the version of its entry. The value only tells apart two
+    counters that were raised to one version, one of them in an older state."""
 
     raised_us: int = 0
     """When the last id was given out, by the clock of who asked for it, in microseconds UTC; not written for a counter
@@ -565,11 +551,9 @@ class UniqueIds(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
-    """The entry of a living server: its id, and the address at which it is reached.
-
-    What only some versions read is written only if there is any, and what a newer version adds behind is passed over:
-    nobody writes another's registration back.
-    """
+    """The entry of a living server: its id, and the address at which it is reached. What only some versions read is
+    written only if there is any, and what a newer version adds behind is passed over: nobody writes another's
+    registration back."""
 
     server: ServerId
     address: str
@@ -604,9 +588,7 @@ class ExpectedServer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ExpectedServers(CoordinatorValue):
     """The servers that the cluster is to have, by name: those that were started with one and that nobody has removed.
-
-    Names are not in the registrations: versions before 0.2 would take one with a name for damaged.
-    """
+    Names are not in the registrations: versions before 0.2 would take one with a name for damaged."""
 
     servers: Mapping[str, ExpectedServer] = field(default_factory=dict)
 

@@ -99,11 +99,9 @@ class ZooKeeperBackend:
     # -------------------------------------------------------------- values
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
-        """Make a cluster of these entries; return False when one exists.
-
-        The nodes are written under a claim: the version of the node `creation`, which each transaction checks. Of two
-        processes at once, nothing of the one that claimed earlier is written any more.
-        """
+        """Make a cluster of these entries; return False when one exists. The nodes are written under a claim: the
+        version of the node `creation`, which each transaction checks. Of two processes at once, nothing of the one that
+        claimed earlier is written any more."""
         await self._make_path(self._root)
         pause_s = _PAUSE_S_MIN
         while True:
@@ -207,10 +205,8 @@ class ZooKeeperBackend:
                 raise missing(self.place(key)) from error
 
     async def read(self, key: str) -> Entry | None:
-        """Return the present entry, or None without one.
-
-        The server first catches up with the leader: the entry is no older than what any process had written before.
-        """
+        """Return the present entry, or None without one. The server first catches up with the leader: the entry is no
+        older than what any process had written before."""
         node = await self._get(key, fresh=True)
         if node is not None:
             return self._entry(key, node)
@@ -273,8 +269,7 @@ class ZooKeeperBackend:
 
     async def _take(self, name: str, entry: Entry) -> bool:
         """Create the name's node in this session; return False when another session has it, or its folder is gone:
-        `register` makes that again.
-        """
+        `register` makes that again."""
         try:
             if await self._create_node(name, _sealed(entry), ephemeral=True):
                 return True
@@ -423,10 +418,8 @@ class ZooKeeperBackend:
         self, what: str, begin: Callable[[KazooClient], Any], *, changes: bool = False, catch_up: str | None = None
     ) -> Any:
         """Send a request and return its answer; the server first catches up with the leader about the node `catch_up`.
-
         Raises `CoordinatorUnavailable` when there is none in time, or ZooKeeper refuses or fails; and `Closed`. What
-        kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
-        """
+        kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes."""
         session = self._opened()
         is_sent = False
         try:

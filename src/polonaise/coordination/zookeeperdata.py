@@ -36,10 +36,8 @@ def state_in(answer: str) -> ServerState | None:
 
 
 def why_ended(server: str, answer: str, seen: int) -> str:
-    """Return why a server has ended this process's connection, in a sentence; empty if that is not known.
-
-    `answer` is what it said to `srvr`, and `seen` the last transaction that this process has seen.
-    """
+    """Return why a server has ended this process's connection, in a sentence; empty if that is not known. `answer` is
+    what it said to `srvr`, and `seen` the last transaction that this process has seen."""
     state = state_in(answer)
     if state is None:
         if _NOT_SERVING in answer:
@@ -54,11 +52,9 @@ def why_ended(server: str, answer: str, seen: int) -> str:
 
 
 class DataTrial:
-    """Judges whether ZooKeeper has lost what this process has seen: then no server ever goes on with its session.
-
-    One server of an ensemble that is behind proves nothing: it lags. A leader proves it, which has all that was ever
-    committed; so does the only server, or a majority that stays behind.
-    """
+    """Judges whether ZooKeeper has lost what this process has seen: then no server ever goes on with its session. One
+    server of an ensemble that is behind proves nothing: it lags. A leader proves it, which has all that was ever
+    committed; so does the only server, or a majority that stays behind."""
 
     def __init__(self, anew_s: float) -> None:
         """After `anew_s` seconds of refusals the session has ended in any case."""

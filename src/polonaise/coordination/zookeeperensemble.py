@@ -27,11 +27,9 @@ _ANSWER_BYTES_MAX: Final = 65_536
 
 
 async def ensemble_troubles(hosts: str, tls: TlsFiles | None, timeout_s: float) -> dict[str, str]:
-    """Return why each server of an ensemble does not serve, by its address; an empty text for one that does.
-
-    `hosts` are addresses, joined by commas; each has `timeout_s` seconds, at the same time. What keeps this process
-    itself from asking is a `NotAsked`.
-    """
+    """Return why each server of an ensemble does not serve, by its address; an empty text for one that does. `hosts`
+    are addresses, joined by commas; each has `timeout_s` seconds, at the same time. What keeps this process itself from
+    asking is a `NotAsked`."""
     addresses = [address.strip() for address in hosts.split(",")]
     asked = [_trouble_of(address, tls, timeout_s) for address in addresses]
     return dict(zip(addresses, await asyncio.gather(*asked), strict=True))

@@ -76,11 +76,8 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 
 
 class TlsHandler(PatientHandler):
-    """The same, with the TLS files as they are at that time.
-
-    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and does not
-    close the socket after a failed handshake.
-    """
+    """The same, with the TLS files as they are at that time. kazoo's own way believes the system's CAs besides, fails
+    while certificate and key are being replaced, and does not close the socket after a failed handshake."""
 
     def __init__(self, files: TlsFiles) -> None:
         super().__init__()
@@ -107,10 +104,8 @@ class TlsHandler(PatientHandler):
         return made
 
     def _hear_refusal(self, made: ssl.SSLSocket) -> None:
-        """Listen for a moment whether the server refuses this process's certificate; raise `OSError` if it does.
-
-        In TLS 1.3 it sees that only after the handshake, and what is sent to it then destroys the reason on its way.
-        """
+        """Listen for a moment whether the server refuses this process's certificate; raise `OSError` if it does. In TLS
+        1.3 it sees that only after the handshake, and what is sent to it then destroys the reason on its way."""
         made.settimeout(_REFUSAL_S)
         try:
             if made.recv(1) == b"":
@@ -182,11 +177,9 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         return [found[server] for server in self._trials.order(list(found), time.monotonic())]
 
     def _look_up(self, hosts: set[str]) -> set[str]:
-        """Ask for the addresses of the servers' names; return those for which nothing is known within `_NAMES_S`.
-
-        kazoo asks for one after the other: one that the name service is silent about would keep it from the others, and
-        from its end. An answer that comes later counts the next time, beside a new question.
-        """
+        """Ask for the addresses of the servers' names; return those for which nothing is known within `_NAMES_S`. kazoo
+        asks for one after the other: one that the name service is silent about would keep it from the others, and from
+        its end. An answer that comes later counts the next time, beside a new question."""
         while not self._answers.empty():  # of long ago, perhaps
             self._take_answer(0.0)
         for name in hosts:
@@ -260,11 +253,8 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         return times
 
     def _refused(self, server: str, address: tuple[str, int], host: str, error: Exception) -> None:
-        """Ask a server that has ended the connection how it is.
-
-        Raises `SessionExpiredError` if no server will ever go on with the session, as ZooKeeper has lost what it had
-        seen: kazoo then begins another one.
-        """
+        """Ask a server that has ended the connection how it is. Raises `SessionExpiredError` if no server will ever go
+        on with the session, as ZooKeeper has lost what it had seen: kazoo then begins another one."""
         named, seen = f"{host}:{address[1]}", int(self.client.last_zxid or 0)
         answer = self._state_of(server, address, host)
         self.speaks = bool(answer)

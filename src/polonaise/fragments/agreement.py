@@ -75,11 +75,9 @@ def ends_told(batch: Batch) -> tuple[BatchEnd, BatchEnd]:
 
 
 def contradictions(good: Sequence[FragmentFacts]) -> list[Disagreement]:
-    """Return what is wrong between fragments of one partition; `ids_to_compare` says what each has to know.
-
-    A fragment of another cluster than the first one, one that does not follow the fragment that ends right before it,
-    or two that hold different batches of the same ids. Of several contradictions of one fragment, one is named.
-    """
+    """Return what is wrong between fragments of one partition; `ids_to_compare` says what each has to know. A fragment
+    of another cluster than the first one, one that does not follow the fragment that ends right before it, or two that
+    hold different batches of the same ids. Of several contradictions of one fragment, one is named."""
     wrong: list[Disagreement] = []
     own: dict[FragmentName, FragmentFacts] = {}
     for facts in good:

@@ -57,11 +57,9 @@ def bytes_of(column: pa.Array) -> tuple[memoryview, Any]:
 
 
 def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the transactions of these batches, in their order, as these columns of `SCHEMA`.
-
-    The batches must carry data and have been parsed with their CRCs checked. Raises `BadOption` for columns that
-    `schema_of` refuses, and for a column `data` of 2 GiB or more: convert fewer batches at a time.
-    """
+    """Return the transactions of these batches, in their order, as these columns of `SCHEMA`. The batches must carry
+    data and have been parsed with their CRCs checked. Raises `BadOption` for columns that `schema_of` refuses, and for
+    a column `data` of 2 GiB or more: convert fewer batches at a time."""
     schema = schema_of(columns)
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=schema)

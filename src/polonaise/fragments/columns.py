@@ -148,11 +148,9 @@ def last_at(
     store: ObstoreStore, pieces: Sequence[FragmentRange], sizes: Mapping[FragmentName, int], time_us: int
 ) -> tuple[TransactionId, StillTime | None]:
     """Return the last id with a commit time of `time_us` (microseconds UTC) or before, -1 for none; and the first time
-    behind it that several batches have, None if none does.
-
-    `pieces` are of one partition, from its first id on, and `sizes` are the bytes of their fragments. Blocks; raises
-    `FragmentDamaged`, which names the fragment, and what the store raises.
-    """
+    behind it that several batches have, None if none does. `pieces` are of one partition, from its first id on, and
+    `sizes` are the bytes of their fragments. Blocks; raises `FragmentDamaged`, which names the fragment, and what the
+    store raises."""
     start = _later(store, pieces, sizes, time_us)
     last = pieces[start].span.first - 1 if start < len(pieces) else pieces[-1].span.last if pieces else NO_TRANSACTION
     before: tuple[int, int] | None = None  # the time and the batch of the row before

@@ -62,8 +62,7 @@ class Footer(NamedTuple):
     @classmethod
     def decode(cls, metadata: dict[bytes, bytes]) -> Footer:
         """Return the footer in Parquet metadata. Raises `UnsupportedFormat`, or `FragmentDamaged` if it is no
-        fragment's.
-        """
+        fragment's."""
         try:
             values = [metadata[_KEY + name.encode()] for name in _NAMES]
         except KeyError:
@@ -185,11 +184,9 @@ def readable(what: str) -> Iterator[None]:
 
 
 def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
-    """Return the footer and the Parquet file of a fragment in bytes, a local file's path, or a file-like object.
-
-    The footer is checked against its CRC, each page when it is read. Raises `FragmentDamaged`, `UnsupportedFormat`,
-    `NotFound`, and `WrongClusterKey` for a fragment of another log than `cluster_key`.
-    """
+    """Return the footer and the Parquet file of a fragment in bytes, a local file's path, or a file-like object. The
+    footer is checked against its CRC, each page when it is read. Raises `FragmentDamaged`, `UnsupportedFormat`,
+    `NotFound`, and `WrongClusterKey` for a fragment of another log than `cluster_key`."""
     with readable("the fragment"):
         opened = _opened(source)
         _check_footer(opened)
@@ -239,9 +236,8 @@ def opened_by(end: bytes) -> tuple[Footer, Any] | None:
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:
     """Yield the fragment's batches, byte for byte as storage nodes kept them, with a row group in memory at a time.
-
-    Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be made again with the CRC that it had.
-    """
+    Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be made again with the CRC that it
+    had."""
     footer, file = open_fragment(source, cluster_key)
     crc, following = footer.previous_crc, footer.first
     for number in range(file.metadata.num_row_groups):
@@ -269,11 +265,9 @@ def row_group(file: Any, number: int) -> pa.RecordBatch:
 def batches_of_group(
     group: pa.RecordBatch, partition: PartitionId, following: TransactionId, previous_crc: int
 ) -> Iterator[bytes]:
-    """Yield the batches of one row group, byte for byte as they were.
-
-    `following` is the group's first id, `previous_crc` the CRC of the batch before it. Raises `FragmentDamaged` when a
-    batch can't be made again with the CRC that it had.
-    """
+    """Yield the batches of one row group, byte for byte as they were. `following` is the group's first id,
+    `previous_crc` the CRC of the batch before it. Raises `FragmentDamaged` when a batch can't be made again with the
+    CRC that it had."""
     firsts = _numbers(group, "batch_first")
     starts = np.concatenate(([0], np.flatnonzero(firsts[1:] != firsts[:-1]) + 1, [len(firsts)])).tolist()
     narrow = {name: _numbers(group, name).astype("<i4") for name in ("client_id", "generation", "header")}

@@ -54,10 +54,8 @@ def parts_for_group(metadata: Any, number: int) -> list[Range]:
 
 
 def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
-    """Return the batches of one row group, made again. Of `source` only the `parts_for_group` are read.
-
-    Raises `FragmentDamaged` for bytes that can't be read, or a batch that does not have the CRC that it had.
-    """
+    """Return the batches of one row group, made again. Of `source` only the `parts_for_group` are read. Raises
+    `FragmentDamaged` for bytes that can't be read, or a batch that does not have the CRC that it had."""
     footer = Footer.decode(metadata.metadata or {})
     with readable(f"row group {number}"):
         file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
@@ -90,10 +88,8 @@ def parts_for_ends(metadata: Any, number: int) -> list[Range]:
 def ends_in_group(
     source: Any, metadata: Any, number: int, ids: Iterable[TransactionId]
 ) -> Mapping[TransactionId, int | None]:
-    """Return the CRC of the batch that ends at each of these ids of a row group; None where no batch ends.
-
-    Of `source` only the `parts_for_ends` are read. Raises `FragmentDamaged` for bytes that can't be read.
-    """
+    """Return the CRC of the batch that ends at each of these ids of a row group; None where no batch ends. Of `source`
+    only the `parts_for_ends` are read. Raises `FragmentDamaged` for bytes that can't be read."""
     with readable(f"row group {number}"):
         file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
         # One by one: columns that lie close together are read as one range, with what lies between them.

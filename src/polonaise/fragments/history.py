@@ -113,11 +113,9 @@ class _SearchAgain(Exception):
 
 
 class FragmentHistory:
-    """The fragments of one cluster in one store. Shared by all partitions of a server.
-
-    Keeps the batches of the row groups that were read last. Each call may raise `AccessDenied`, `StoreUnavailable`,
-    also for a mark that is missing or unreadable, and `WrongClusterKey` for a mark or a fragment of another cluster.
-    """
+    """The fragments of one cluster in one store. Shared by all partitions of a server. Keeps the batches of the row
+    groups that were read last. Each call may raise `AccessDenied`, `StoreUnavailable`, also for a mark that is missing
+    or unreadable, and `WrongClusterKey` for a mark or a fragment of another cluster."""
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
         self._settings = settings or HistorySettings()
@@ -154,11 +152,9 @@ class FragmentHistory:
         await self._store.check_mark()
 
     async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
-        """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
-
-        If it is above `closing`, reads the footer of the fragment with that id. Raises `FragmentDamaged`,
-        `UnsupportedFormat` or `NotFound` if that fails.
-        """
+        """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments. If it is
+        above `closing`, reads the footer of the fragment with that id. Raises `FragmentDamaged`, `UnsupportedFormat` or
+        `NotFound` if that fails."""
         listing = await self._listed(partition)
         if not listing.fragments:
             return NO_TRANSACTION
@@ -285,11 +281,9 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """Return the fragment to read an id from, and its size; the listing is renewed if it has none.
-
-        `refused` are fragments not to read from, each with the error that was met in it. If one of them holds the id,
-        and is not merely gone, raises that error; otherwise `FragmentMissing`.
-        """
+        """Return the fragment to read an id from, and its size; the listing is renewed if it has none. `refused` are
+        fragments not to read from, each with the error that was met in it. If one of them holds the id, and is not
+        merely gone, raises that error; otherwise `FragmentMissing`."""
         now = asyncio.get_running_loop().time()
         listing = self._listings.get(partition)
         for look in range(2):
@@ -326,12 +320,9 @@ class FragmentHistory:
         follows: Follows | None,
     ) -> TransactionId | None:
         """Return the first id of the first row group from `first` on with a batch of this commit time or later, or
-        None.
-
-        Goes by metadata alone, so that few fragments are read. Raises `_Refused` if one of them can't be used, and
-        `_SearchAgain`. Where a fragment may not be of the log, looks only at ids that the fragments were proved to have
-        of the log: times of another life are before and after these.
-        """
+        None. Goes by metadata alone, so that few fragments are read. Raises `_Refused` if one of them can't be used,
+        and `_SearchAgain`. Where a fragment may not be of the log, looks only at ids that the fragments were proved to
+        have of the log: times of another life are before and after these."""
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
         last = max(name.last for name in good)
@@ -376,11 +367,9 @@ class FragmentHistory:
         follows: Follows | None,
     ) -> TransactionId:
         """Return the last id up to which a fragment is of the log, which is its own last one unless another says not.
-
         If another one says not, and the log does not go on from its batches from `first` on, adds it to `refused` and
         raises `_Refused`. After a restored backup or a reset, fragments of two lives of a log may have the same ids and
-        footers.
-        """
+        footers."""
         name = opened.name
         listing = self._listings.get(name.partition) or await self._listed(name.partition)
         if listing.agreed_up_to.get(name, NO_TRANSACTION) < first:
@@ -399,10 +388,8 @@ class FragmentHistory:
         return listing.agreed_up_to[name]
 
     async def _doubt(self, opened: OpenFragment, listing: _Listing) -> str:
-        """Return why a fragment may not be of the log, by those that overlap it or meet it; empty if it surely is.
-
-        One that can't be used tells nothing. But where both hold the same ids, no other may tell of these.
-        """
+        """Return why a fragment may not be of the log, by those that overlap it or meet it; empty if it surely is. One
+        that can't be used tells nothing. But where both hold the same ids, no other may tell of these."""
         name, doubt = opened.name, ""
         if listing.beside is None:
             listing.beside = await asyncio.to_thread(beside_each, listing.fragments)
@@ -426,9 +413,7 @@ class FragmentHistory:
 
     async def _follow_down(self, listing: _Listing, first: TransactionId, follows: Follows) -> None:
         """Go down to `first`, from what the log itself holds, over fragments each of which the one above goes on from.
-
-        Notes up to which id each is of the log. Goes on where it ended before, unless that began below `first`.
-        """
+        Notes up to which id each is of the log. Goes on where it ended before, unless that began below `first`."""
         walked = listing.walked
         if walked is None or walked.top < first:
             end = await follows()
@@ -474,12 +459,10 @@ class FragmentHistory:
         return fragments
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
-        """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
-
-        Raises `FragmentDamaged` when its bytes do not have the digest in its name: then none of them is given out until
-        the fragment was found good again. Raises `NotFound`, and for one that still can't be opened what is wrong, such
-        as `UnsupportedFormat`.
-        """
+        """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece. Raises
+        `FragmentDamaged` when its bytes do not have the digest in its name: then none of them is given out until the
+        fragment was found good again. Raises `NotFound`, and for one that still can't be opened what is wrong, such as
+        `UnsupportedFormat`."""
         try:
             await self._check_digest(name, size, _PIECE_BYTES, pause)
         except FragmentDamaged as error:
@@ -489,11 +472,9 @@ class FragmentHistory:
         await self._open(name, size)
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
-        """Write a damaged fragment again from the log's batches, and return how many bytes it has.
-
-        Raises what `made_again` and the store raise, and `StoreUnavailable` for a store without its mark, which is not
-        touched, or after `rewrite_s_max` seconds of writing.
-        """
+        """Write a damaged fragment again from the log's batches, and return how many bytes it has. Raises what
+        `made_again` and the store raise, and `StoreUnavailable` for a store without its mark, which is not touched, or
+        after `rewrite_s_max` seconds of writing."""
         # A store that is not mounted would get the fragment into the directory that is left in its place.
         await self._store.check_mark()
         # Without a deadline: the caller decides how slowly it gives the batches.

@@ -21,10 +21,8 @@ def mark_of(cluster_key: bytes) -> bytes:
 
 
 async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
-    """Tell whether the store has this cluster's mark: False if it has none at all.
-
-    Raises `WrongClusterKey` for another cluster's mark, `FragmentDamaged` for a mark that can't be read.
-    """
+    """Tell whether the store has this cluster's mark: False if it has none at all. Raises `WrongClusterKey` for another
+    cluster's mark, `FragmentDamaged` for a mark that can't be read."""
     try:
         mark = await store.get(MARK)
     except NotFound:

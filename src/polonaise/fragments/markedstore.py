@@ -29,11 +29,8 @@ class MarkedStore:
         return str(self.store)
 
     async def get(self, name: FragmentName, offset: int, length: int) -> bytes:
-        """Fetch a part of a fragment.
-
-        Raises `NotFound` if a store with its mark lacks the fragment, `StoreUnavailable` if the mark is missing as
-        well, and `FragmentDamaged` for a fragment that is shorter than listed.
-        """
+        """Fetch a part of a fragment. Raises `NotFound` if a store with its mark lacks the fragment, `StoreUnavailable`
+        if the mark is missing as well, and `FragmentDamaged` for a fragment that is shorter than listed."""
         try:
             raw = await self.asked(self.store.get_range(name.path, offset, length))
         except NotFound:

@@ -65,9 +65,7 @@ class ArchivedFragment(NamedTuple):
 @contextlib.contextmanager
 def of_fragment(name: FragmentName) -> Iterator[None]:
     """Name the fragment in the errors about its bytes that are raised within; for damage, say what to do besides.
-
-    Whatever decoding raises is damage: bytes that nobody foresaw.
-    """
+    Whatever decoding raises is damage: bytes that nobody foresaw."""
     try:
         yield
     except FragmentDamaged as error:
@@ -100,11 +98,9 @@ async def looked_at(
     store: ReadableStore, name: FragmentName, size: int, ids: Collection[TransactionId]
 ) -> FragmentFacts:
     """Return the footer of a fragment of `size` bytes, and the CRCs of the batches that end at these of its ids.
-
     Fetches the whole object only if its end does not suffice for the footer. Raises `FragmentDamaged`, also when the
     object holds other ids than its name says, and `UnsupportedFormat`, which name the object, and what the store
-    raises.
-    """
+    raises."""
     length = min(size, FOOTER_BYTES)
     with of_fragment(name):
         opened = opened_by(await store.get_range(name.path, size - length, length))
@@ -135,13 +131,11 @@ async def write_fragments(
     fragment_bytes: int = FRAGMENT_BYTES,
     rest: bool = True,
 ) -> AsyncGenerator[ArchivedFragment, None]:
-    """Write consecutive batches of one partition as fragments; yield each once it is stored and verified.
-
-    A fragment ends with the batch that brings it to `fragment_bytes`, so every writer that is given the same batches
-    writes the same objects. The last one may not reach that size: it is written if `rest`. Memory holds two. Raises
-    what `batches`, `is_marked` and the store raise, `NotFound` for a store without a mark, `BatchDamaged` for batches
-    that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was written.
-    """
+    """Write consecutive batches of one partition as fragments; yield each once it is stored and verified. A fragment
+    ends with the batch that brings it to `fragment_bytes`, so every writer that is given the same batches writes the
+    same objects. The last one may not reach that size: it is written if `rest`. Memory holds two. Raises what
+    `batches`, `is_marked` and the store raise, `NotFound` for a store without a mark, `BatchDamaged` for batches that
+    do not follow each other, and `FragmentDamaged` for an object that does not read back as it was written."""
     making = _Making(cluster_key)
     storing: asyncio.Task[ArchivedFragment] | None = None
     try:
@@ -195,10 +189,8 @@ class _Making:
         self._waiting, self._waiting_bytes = [], 0
 
     def finish(self) -> tuple[FragmentName, bytes]:
-        """Return the fragment's name and bytes, after checking that its batches can be made again.
-
-        Raises `BatchDamaged` for batches that do not follow each other, or none; `FragmentDamaged` if the check fails.
-        """
+        """Return the fragment's name and bytes, after checking that its batches can be made again. Raises
+        `BatchDamaged` for batches that do not follow each other, or none; `FragmentDamaged` if the check fails."""
         self._write()
         footer, raw = self._writer.finish()
         name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
@@ -208,10 +200,8 @@ class _Making:
 
 async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> bytes:
     """Return the object that a fragment's name stands for, made of the batches of its ids, to replace a damaged one.
-
     The digest in the name decides, whatever the log holds. Raises `FragmentDamaged` where the batches make another
-    object, and what `batches` raise.
-    """
+    object, and what `batches` raise."""
     making = _Making(cluster_key)
     try:
         async for batch in batches:
@@ -268,10 +258,8 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
 
 
 async def verified(store: ReadableStore, name: FragmentName, ids: Collection[TransactionId] = ()) -> FragmentFacts:
-    """Fetch a fragment, make every batch of it again, and return its footer, and the batches' CRCs at these ids.
-
-    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, as `NotFound`.
-    """
+    """Fetch a fragment, make every batch of it again, and return its footer, and the batches' CRCs at these ids. Raises
+    `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, as `NotFound`."""
     return await asyncio.to_thread(_verify, await store.get(name.path), name, ids)
 
 

@@ -47,11 +47,9 @@ class _ObjectFile(io.RawIOBase):
 
 
 class RangeFile(_ObjectFile):
-    """An object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
-
-    The last two announcements are in memory. Other parts are fetched when read, and not kept. For one thread; `close`
-    it.
-    """
+    """An object as a file to read. `will_read` announces what will be read next, and fetches it in the background. The
+    last two announcements are in memory. Other parts are fetched when read, and not kept. For one thread; `close`
+    it."""
 
     def __init__(self, fetch: Fetch, size: int, name: str = "an object") -> None:
         """Read an object of this size (bytes); errors call it `name`."""
@@ -71,9 +69,7 @@ class RangeFile(_ObjectFile):
 
     def read(self, size: int = -1) -> bytes:
         """Return the next `size` bytes, fewer only at the end of the object; all of the rest if `size` is below 0.
-
-        Raises `StoreUnavailable` if the store returns fewer bytes than it was asked for, and what the store raises.
-        """
+        Raises `StoreUnavailable` if the store returns fewer bytes than it was asked for, and what the store raises."""
         stop = self._size if size < 0 else min(self._at + size, self._size)
         asked = Range(self._at, stop)
         if asked.start >= asked.stop:

@@ -64,10 +64,8 @@ class ReadableStore(Protocol):
         """Return `length` bytes of an object from `offset`, or as many as it has there. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
-        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name.
-
-        May raise `NotFound` if the store itself, such as its bucket, does not exist.
-        """
+        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name. May raise
+        `NotFound` if the store itself, such as its bucket, does not exist."""
 
 
 class MendableStore(ReadableStore, Protocol):
@@ -82,19 +80,15 @@ class ObjectStore(MendableStore, Protocol):
 
     @property
     def empty_is_new(self) -> bool:
-        """Whether an empty store is certainly one in which nothing was ever put.
-
-        False for a directory that existed before: the file system that belongs there may not be mounted.
-        """
+        """Whether an empty store is certainly one in which nothing was ever put. False for a directory that existed
+        before: the file system that belongs there may not be mounted."""
 
     def unmake(self) -> None:
         """Remove the store again, if this process has made it and it is empty."""
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably, and return True; False, with nothing changed, if one of this name exists.
-
-        May raise `DiskFull`, and `NotFound` if the store itself does not exist.
-        """
+        """Store an object, durably, and return True; False, with nothing changed, if one of this name exists. May raise
+        `DiskFull`, and `NotFound` if the store itself does not exist."""
 
     async def make_durable(self, path: str) -> None:
         """Make an existing object survive a loss of power, whichever process put it. May raise `NotFound`."""
@@ -117,11 +111,9 @@ def unmade_on_failure(store: ObjectStore) -> Iterator[None]:
 
 
 class ObstoreStore:
-    """An object store of the kinds that `obstore` knows. Made by `open_store`.
-
-    Makes the library's blocking calls, in threads of this class: a thread of the library that completes a coroutine
-    while the interpreter exits aborts the process.
-    """
+    """An object store of the kinds that `obstore` knows. Made by `open_store`. Makes the library's blocking calls, in
+    threads of this class: a thread of the library that completes a coroutine while the interpreter exits aborts the
+    process."""
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
         """Private. `directory` is a local store's place, else None; `made` says that it did not exist before."""
@@ -322,12 +314,10 @@ class LateStore:
 
 
 def open_store(url: str, *, make: bool = True, parents: bool = True) -> ObstoreStore:
-    """Return the store at this URL or path. A missing directory is made, unless `make` is False.
-
-    Those above it are made, too, unless `parents` is False: then a missing one is refused as `NotFound`. Raises
-    `BadOption` for an address that names no store, `NotFound` for a missing directory that is not to be made, and for
-    one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is used.
-    """
+    """Return the store at this URL or path. A missing directory is made, unless `make` is False. Those above it are
+    made, too, unless `parents` is False: then a missing one is refused as `NotFound`. Raises `BadOption` for an address
+    that names no store, `NotFound` for a missing directory that is not to be made, and for one that can't be made
+    `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is used."""
     shown = redacted_address(url)
     try:
         parts = urlsplit(url)

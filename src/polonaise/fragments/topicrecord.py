@@ -24,10 +24,8 @@ def _encode(cluster_key: bytes, topics: ClusterTopics) -> bytes:
 
 
 async def recorded_topics(store: ReadableStore, cluster_key: bytes) -> ClusterTopics | None:
-    """Return the topics that the store names; None for a store without topics.
-
-    Raises `WrongClusterKey` for another cluster's, `FragmentDamaged` if they can't be read, and what the store raises.
-    """
+    """Return the topics that the store names; None for a store without topics. Raises `WrongClusterKey` for another
+    cluster's, `FragmentDamaged` if they can't be read, and what the store raises."""
     paths = [each.path for each in await store.list(_FOLDER) if each.path.endswith(".json")]
     if not paths:
         return None
@@ -50,10 +48,8 @@ async def recorded_topics(store: ReadableStore, cluster_key: bytes) -> ClusterTo
 
 
 async def record_topics(store: ObjectStore, cluster_key: bytes, topics: ClusterTopics) -> None:
-    """Record the topics of a cluster durably, unless the store has them, or later ones.
-
-    Raises what `recorded_topics` does, and `LogForked` if the store has other ids for the same numbers.
-    """
+    """Record the topics of a cluster durably, unless the store has them, or later ones. Raises what `recorded_topics`
+    does, and `LogForked` if the store has other ids for the same numbers."""
     if not topics.topics:
         return
     there = await recorded_topics(store, cluster_key)

@@ -42,20 +42,16 @@ class Clock(Protocol):
 
 
 class File(Protocol):
-    """An open file. Calls on one file may overlap; each is done when it returns.
-
-    Nothing is durable before a `sync`, or a `write` with `sync`. A call that begins after `close` raises `Closed`.
-    """
+    """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before a `sync`, or
+    a `write` with `sync`. A call that begins after `close` raises `Closed`."""
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write the buffers one after the other from `offset`; with `sync` they are durable, for less than a `sync`.
-
         Raises `DiskFull` or `DiskFailed`; any part may then have been written. A failed sync means that whatever was
-        not synced before may be gone, although it may still read back.
-        """
+        not synced before may be gone, although it may still read back."""
 
     async def sync(self) -> None:
         """Make contents and length durable."""
@@ -90,18 +86,14 @@ class Disk(Protocol):
 
     @property
     def under_way_s(self) -> float:
-        """For how many seconds the oldest call has not returned; 0 if none is under way.
-
-        Nothing else shows that a disk hangs.
-        """
+        """For how many seconds the oldest call has not returned; 0 if none is under way. Nothing else shows that a disk
+        hangs."""
 
     async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
-        """Open the file for reading and writing; with `create`, make it if it is missing.
-
-        With `append`, a write goes to where the file ends, in place of its offset, however many parts the system takes
-        it in: if another program cuts the file, no hole comes into being. Raises `NotFound` for a missing file without
-        `create`, and for a missing directory.
-        """
+        """Open the file for reading and writing; with `create`, make it if it is missing. With `append`, a write goes
+        to where the file ends, in place of its offset, however many parts the system takes it in: if another program
+        cuts the file, no hole comes into being. Raises `NotFound` for a missing file without `create`, and for a
+        missing directory."""
 
     async def load(self, path: str) -> bytes:
         """Return all that a small file holds, in one hop to a thread. Raises `NotFound`."""
@@ -122,10 +114,8 @@ class Disk(Protocol):
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""
 
     async def entries(self, directory: str) -> dict[str, int]:
-        """Return the names in the directory, each with a number that changes when another file gets the name.
-
-        Costs little for thousands of files. On some file systems the numbers change by themselves. Raises `NotFound`.
-        """
+        """Return the names in the directory, each with a number that changes when another file gets the name. Costs
+        little for thousands of files. On some file systems the numbers change by themselves. Raises `NotFound`."""
 
     async def make_directory(self, path: str) -> None:
         """Make the directory and its parents; the parent must be synced for the name to last."""
@@ -140,10 +130,8 @@ class Disk(Protocol):
         """Make the names in the directory durable as they are now."""
 
     async def lock(self, path: str) -> DirectoryLock:
-        """Lock the file `path` (made if missing) for this process alone.
-
-        Raises `DirectoryInUse` while it is locked, by another process or through another call of this one.
-        """
+        """Lock the file `path` (made if missing) for this process alone. Raises `DirectoryInUse` while it is locked, by
+        another process or through another call of this one."""
 
 
 class Listener(Protocol):
@@ -159,19 +147,14 @@ class Network(Protocol):
     """Byte streams between addresses: `host:port`, or `unix:/path`."""
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections, each with a protocol of its own; port 0 lets the system choose.
-
-        A host with TLS refuses a peer that speaks none: it calls `bar` on that connection's protocol before the
-        connection is made, so that the peer is told why, or closes the connection if the protocol has no `bar`. Raises
-        `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
-        """
+        """Accept connections, each with a protocol of its own; port 0 lets the system choose. A host with TLS refuses a
+        peer that speaks none: it calls `bar` on that connection's protocol before the connection is made, so that the
+        peer is told why, or closes the connection if the protocol has no `bar`. Raises `AddressInUse`, `BadOption` for
+        an address that can't be used, or `TooManyOpenFiles`."""
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection. May take long: bring a deadline.
-
-        Raises `ConnectionLost` when none can be had, `BadOption` for a text that is no address, and on a host with TLS
-        `CertificateRefused` and `TlsNotSpoken`.
-        """
+        """Open a connection. May take long: bring a deadline. Raises `ConnectionLost` when none can be had, `BadOption`
+        for a text that is no address, and on a host with TLS `CertificateRefused` and `TlsNotSpoken`."""
 
 
 def network_trouble(network: Network) -> str:
@@ -222,10 +205,8 @@ class Host(Protocol):
         """Run a supervised task: one that dies of an exception other than cancellation stops the node by `fail`."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop this process now, loudly, without clean-up: what it might still do is worse than its absence.
-
-        In an application's process only what runs on this host is stopped.
-        """
+        """Stop this process now, loudly, without clean-up: what it might still do is worse than its absence. In an
+        application's process only what runs on this host is stopped."""
 
 
 @contextlib.asynccontextmanager

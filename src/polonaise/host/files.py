@@ -92,10 +92,8 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
-
-        Call this before every write with a sync: the calls tell which files are busy.
-        """
+        """Whether the loop may write and sync these buffers now; if it does, call `waited` afterwards. Call this before
+        every write with a sync: the calls tell which files are busy."""
         now_s = self._began_s = self._now_s()
         if file is not self._file:
             self._file = file
@@ -158,11 +156,9 @@ class _Offer(Generic[T]):
 
 
 class DiskThreads:
-    """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order.
-
-    A call is carried out to its end, also when nobody waits for it. Only `close` may drop calls that have not begun;
-    their outcomes never come.
-    """
+    """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order. A call
+    is carried out to its end, also when nobody waits for it. Only `close` may drop calls that have not begun; their
+    outcomes never come."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -175,9 +171,7 @@ class DiskThreads:
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run `call` in a thread, and return the future of its outcome, which may be cancelled; the call may not.
-
-        Raises `Closed` after `close`.
-        """
+        Raises `Closed` after `close`."""
         if self._closed:
             raise Closed("this machine's disk was closed")
         loop = asyncio.get_running_loop()
@@ -212,11 +206,9 @@ class DiskThreads:
         return 0.0
 
     def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
-        """End the threads after all calls that `run` was given; with `drop`, after those that have begun.
-
-        Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
-        behind.
-        """
+        """End the threads after all calls that `run` was given; with `drop`, after those that have begun. Waits
+        `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
+        behind."""
         self._closed = True
         with contextlib.suppress(queue.Empty):
             while drop:
@@ -418,11 +410,9 @@ def sync_path(path: str | Path, flags: int = 0) -> None:
 
 
 class RealLock:
-    """An advisory lock on a file; the kernel frees it when the process dies.
-
-    A forked child shares the open file, and would keep it locked after its parent's death. So a child closes the locks
-    that it inherits as it begins; and no thread forks while another opens or closes a lock.
-    """
+    """An advisory lock on a file; the kernel frees it when the process dies. A forked child shares the open file, and
+    would keep it locked after its parent's death. So a child closes the locks that it inherits as it begins; and no
+    thread forks while another opens or closes a lock."""
 
     _held: ClassVar[set[RealLock]] = set()
     _fork_guard: ClassVar[threading.Lock] = threading.Lock()

@@ -12,11 +12,9 @@ _loops: Final[WeakSet[asyncio.AbstractEventLoop]] = WeakSet()
 
 
 def keep_apart(loop: asyncio.AbstractEventLoop) -> None:
-    """Let no child that this process forks take the loop's sockets out of what the loop waits for.
-
-    They share the kernel's list of them (epoll): a child that ends as programs end closes the sockets that it
-    inherited, and its parent would be deaf.
-    """
+    """Let no child that this process forks take the loop's sockets out of what the loop waits for. They share the
+    kernel's list of them (epoll): a child that ends as programs end closes the sockets that it inherited, and its
+    parent would be deaf."""
     _loops.add(loop)
 
 

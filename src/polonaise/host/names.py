@@ -93,9 +93,7 @@ class NameLookups:
 
     async def addresses(self, address: HostPort, flags: int = 0) -> Addresses:
         """Return the socket addresses of a host's name, as `socket.getaddrinfo` does. Raises `OSError`, `ValueError`.
-
-        The `CancelledError` of one that is broken off has a note which says so: see `polonaise.host.broken_off`.
-        """
+        The `CancelledError` of one that is broken off has a note which says so: see `polonaise.host.broken_off`."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Found] = loop.create_future()
 

@@ -82,10 +82,8 @@ class RealHost:
         self._threads.close(drop=True)
 
     def close(self) -> None:
-        """End the disk's threads, after all calls that they were given, and close and unlock what is still open.
-
-        While a call hangs, nothing is unlocked: it might still write where the next owner of the directory does.
-        """
+        """End the disk's threads, after all calls that they were given, and close and unlock what is still open. While
+        a call hangs, nothing is unlocked: it might still write where the next owner of the directory does."""
         if self._threads.close():
             self._files.release()
 
@@ -99,10 +97,8 @@ def run(
     main: Main, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None, stop_s_max: float | None = None
 ) -> None:
     """Run a node until `main` returns. SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
-
     `syncs_in_loop` is for a storage node, and for no process that does anything else. `tls` as for `RealHost`. With
-    `stop_s_max` a process that has not stopped so long after the signal is ended by force.
-    """
+    `stop_s_max` a process that has not stopped so long after the signal is ended by force."""
     with ExitStack() as ending:
         forced = None if stop_s_max is None else ending.enter_context(ForcedStop(stop_s_max, FAILED_EXIT_CODE))
         host = RealHost(syncs_in_loop=syncs_in_loop, tls=tls)
@@ -143,9 +139,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
     """Make an exception in a callback of the loop stop the node if it is a mistake of ours; asyncio would only log it.
-
-    Trouble of one connection ends that connection only.
-    """
+    Trouble of one connection ends that connection only."""
 
     def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

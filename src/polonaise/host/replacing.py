@@ -20,11 +20,9 @@ _MODE: Final = 0o666
 @contextlib.contextmanager
 def replaced(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """Give a file to write to. If the `with` statement ends without an error, it has replaced the one at `path`.
-
     Readers see the file before, or the new one, durably. A symbolic link stays, and what it points to is replaced. What
     is no regular file, as a pipe or the standard output, is written into. Without `mode` a file keeps the one that it
-    had. Raises `BadOption` for what can't be written so, and `OSError`.
-    """
+    had. Raises `BadOption` for what can't be written so, and `OSError`."""
     if (output := _output_at(path)) is not None:
         with open(os.dup(output), "wb") as file:  # with its own position: what is said later comes behind
             yield file

@@ -87,12 +87,9 @@ def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> 
 
 
 class Acceptor:
-    """Hands each connection that arrives at some listening sockets to a function, until it is closed.
-
-    While there is no descriptor left, it accepts and closes new connections, so that a peer tries again or goes
-    elsewhere instead of waiting. It gives up a spare descriptor for that; if another thread takes it, they wait in the
-    system.
-    """
+    """Hands each connection that arrives at some listening sockets to a function, until it is closed. While there is no
+    descriptor left, it accepts and closes new connections, so that a peer tries again or goes elsewhere instead of
+    waiting. It gives up a spare descriptor for that; if another thread takes it, they wait in the system."""
 
     def __init__(self, sockets: list[socket.socket], address: str, accepted: Accepted) -> None:
         """The sockets listen and don't block; `address` is for the log."""
@@ -295,11 +292,9 @@ class RealNetwork:
 
 
 async def dial(address: HostPort) -> socket.socket:
-    """Return a socket that is connected to the address, and does not block.
-
-    Raises `OSError`, also for a connection that has met itself, see `refuse_itself`: that has to be known before the
-    first byte is sent, and asyncio's own way shows the socket only after the handshake of TLS.
-    """
+    """Return a socket that is connected to the address, and does not block. Raises `OSError`, also for a connection
+    that has met itself, see `refuse_itself`: that has to be known before the first byte is sent, and asyncio's own way
+    shows the socket only after the handshake of TLS."""
     errors: list[OSError] = []
     for family, kind, number, _, place in await names.addresses(address):
         try:
@@ -322,10 +317,8 @@ async def _connected(dialling: socket.socket, place: Any) -> socket.socket:
 
 def refuse_itself(connected: socket.socket) -> socket.socket:
     """Return the socket of a TCP connection; close it, and raise `ConnectionRefusedError`, if it is both ends of it.
-
     Where nobody listens at a port of those that the system gives to connecting sockets, the socket that connects may be
-    given that very port. Then it is connected to itself, and reads what it writes.
-    """
+    given that very port. Then it is connected to itself, and reads what it writes."""
     try:
         is_itself = connected.getsockname() == connected.getpeername()
     except OSError:
@@ -357,10 +350,8 @@ def not_connected(address: str, error: OSError) -> ConnectionLost:
 
 
 class _RealListener:
-    """The listening sockets of one address, and the connections that the event loop is about to take over.
-
-    A Unix socket that a cleaner of old files removes is made again.
-    """
+    """The listening sockets of one address, and the connections that the event loop is about to take over. A Unix
+    socket that a cleaner of old files removes is made again."""
 
     def __init__(
         self,
@@ -402,8 +393,7 @@ class _RealListener:
 
     def _look(self, path: str) -> None:
         """Make the socket again if its name leads to it no more, as the second look in a row finds: at the first one
-        its whole directory may be being removed.
-        """
+        its whole directory may be being removed."""
         self._next_look = self._loop.call_later(_LOOK_S, self._look, path)
         try:
             if identity(path) == self._identity:
@@ -489,12 +479,10 @@ _PATH_BYTES_MAX: Final = 103
 
 
 class SocketDirectory:
-    """The network within one directory, however long or deep its path: addresses are `unix:NAME`.
-
-    A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
-    descriptors as files, the path leads through the directory's descriptor, and is always short. And the directory may
-    be moved, or have another path in another process.
-    """
+    """The network within one directory, however long or deep its path: addresses are `unix:NAME`. A socket's address
+    holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own descriptors as files,
+    the path leads through the directory's descriptor, and is always short. And the directory may be moved, or have
+    another path in another process."""
 
     def __init__(self, directory: str, network: Network) -> None:
         self._directory = directory

@@ -21,8 +21,7 @@ _TELL_S: Final = 0.5
 
 class StopFlag:
     """A flag that a signal handler sets, and that the main thread waits for, without a lock: a handler runs within the
-    main thread, and would wait for what that holds.
-    """
+    main thread, and would wait for what that holds."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -42,10 +41,8 @@ class StopFlag:
 
 @contextmanager
 def stop_signals_call(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` for each SIGTERM, SIGINT and SIGHUP within the block, instead of ending the process.
-
-    `stop` may take no lock that the main thread can hold. SIGHUP stays ignored if it was: by nohup.
-    """
+    """Call `stop` for each SIGTERM, SIGINT and SIGHUP within the block, instead of ending the process. `stop` may take
+    no lock that the main thread can hold. SIGHUP stays ignored if it was: by nohup."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
@@ -72,12 +69,9 @@ def hangups_call(reload: Callable[[], None]) -> Iterator[None]:
 
 
 class ForcedStop:
-    """Ends the process by force if it has not ended some seconds after the first signal that stops it.
-
-    For a node whose disk may hang, and with it the event loop. So the signals are blocked in all other threads, and
-    come to a thread that does nothing else. A context manager of the main thread, to be entered before other threads
-    are started.
-    """
+    """Ends the process by force if it has not ended some seconds after the first signal that stops it. For a node whose
+    disk may hang, and with it the event loop. So the signals are blocked in all other threads, and come to a thread
+    that does nothing else. A context manager of the main thread, to be entered before other threads are started."""
 
     def __init__(self, within_s: float, exit_code: int) -> None:
         self._within_s = within_s
@@ -132,10 +126,8 @@ STOP_S: Final = 12.0
 
 
 def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
-    """Stop this process by SIGTERM when standard input ends, and by SIGKILL after `within_s` seconds.
-
-    SIGTERM is handled by the event loop, and one that hangs handles nothing.
-    """
+    """Stop this process by SIGTERM when standard input ends, and by SIGKILL after `within_s` seconds. SIGTERM is
+    handled by the event loop, and one that hangs handles nothing."""
 
     def wait() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they are for whoever stops the node, and not for this thread

@@ -254,18 +254,14 @@ class _Contexts(NamedTuple):
 
 
 class TlsIdentity:
-    """The `ssl` contexts of a process's TLS files, made anew when the files change.
-
-    If changed files can't be used, that is logged, at once and then daily, and the contexts before stay in use: so
-    certificate and key may be replaced one after the other. Only the CAs of a changed CA file are taken nevertheless,
-    where certificate and key are unchanged. Files that can't be used are tried again every `RETRY_S` seconds, too.
-    """
+    """The `ssl` contexts of a process's TLS files, made anew when the files change. If changed files can't be used,
+    that is logged, at once and then daily, and the contexts before stay in use: so certificate and key may be replaced
+    one after the other. Only the CAs of a changed CA file are taken nevertheless, where certificate and key are
+    unchanged. Files that can't be used are tried again every `RETRY_S` seconds, too."""
 
     def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
         """Read the files. Raises `CertificateUnusable` if they can't be used, or if the certificate is not for `role`.
-
-        Files that replace these must be for that role, too. `wall_s` returns seconds since 1970.
-        """
+        Files that replace these must be for that role, too. `wall_s` returns seconds since 1970."""
         self.files = files
         self._role = role
         self._wall_s = wall_s
@@ -366,10 +362,8 @@ def _day(seconds: float) -> str:
 
 
 def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
-    """Return the identity of these files, or else of those that the environment names, if any.
-
-    Raises `BadOption` as `files_of`, and `CertificateUnusable`, also if the certificate is not for `role`.
-    """
+    """Return the identity of these files, or else of those that the environment names, if any. Raises `BadOption` as
+    `files_of`, and `CertificateUnusable`, also if the certificate is not for `role`."""
     files = files_in(os.environ) if files is None else files
     return None if files is None else TlsIdentity(files, role)
 
@@ -553,10 +547,8 @@ def _check_use(files: TlsFiles, role: str) -> None:
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapping[str, Any] | ssl.SSLError:
-    """Return the certificate as `verifier` verified it against itself, or the error of that handshake.
-
-    `verifier` is the `ssl.PROTOCOL_…` of the side that verifies, `flags` are more of OpenSSL's flags for that.
-    """
+    """Return the certificate as `verifier` verified it against itself, or the error of that handshake. `verifier` is
+    the `ssl.PROTOCOL_…` of the side that verifies, `flags` are more of OpenSSL's flags for that."""
     server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):
         context.verify_flags |= flags
@@ -581,11 +573,9 @@ def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapp
 
 
 class _TellingHandshake(ssl.SSLObject):
-    """An `SSLObject` whose failed handshake is told to the peer.
-
-    asyncio and uvloop drop the alert that OpenSSL has written for the peer. So `do_handshake` first reports a wait for
-    more bytes, before which the event loop sends what is written, and raises the failure when it is called again.
-    """
+    """An `SSLObject` whose failed handshake is told to the peer. asyncio and uvloop drop the alert that OpenSSL has
+    written for the peer. So `do_handshake` first reports a wait for more bytes, before which the event loop sends what
+    is written, and raises the failure when it is called again."""
 
     unsent: ssl.MemoryBIO | None = None
     """What the event loop will send; None if failures are not to be told."""

@@ -374,10 +374,8 @@ class _TlsListener:
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
-    """Return the peer's first byte, leaving it unread; 0 for a hello without TLS, None if it leaves silently.
-
-    Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
-    """
+    """Return the peer's first byte, leaving it unread; 0 for a hello without TLS, None if it leaves silently. Raises
+    `OSError`: a `TimeoutError` after `HANDSHAKE_S`."""
     readable = asyncio.Event()
     loop.add_reader(connected, readable.set)
     try:

@@ -97,12 +97,10 @@ class Comparison:
 
 
 def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max: int) -> Comparison:
-    """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
-
-    Without a `key`, whole rows are compared. Floating-point values outside the key may differ by a billionth of their
-    size. Raises `ViewUnfit` for a table that lacks columns, or has them with other types, but for numbers, which are
-    compared by their values.
-    """
+    """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ. Without a
+    `key`, whole rows are compared. Floating-point values outside the key may differ by a billionth of their size.
+    Raises `ViewUnfit` for a table that lacks columns, or has them with other types, but for numbers, which are compared
+    by their values."""
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
     with kept_on_disk(_fitted(table, expected.schema)) as actual, kept_on_disk(expected) as right:

@@ -105,11 +105,9 @@ class TableView:
         self, spark: SparkSession, log: DataFrame, kept: Callable[[DataFrame], DataFrame] | None = None
     ) -> DataFrame:
         """Return the rows that the view's query makes of these rows of the log, and of them those that `kept` returns.
-
         With a key, rows of the same key are merged into one, unless the view is `whole`. Computing a sum that does not
         fit its column raises `ViewFailed`, which names the key. Raises `BadOption` for a query that Spark refuses, or
-        whose columns do not fit the key and `merge`.
-        """
+        whose columns do not fit the key and `merge`."""
         frame = self.queried(spark, log)
         return self._merged(frame if kept is None else kept(frame))
 
@@ -207,10 +205,8 @@ def _first_line(error: Exception) -> str:
 
 def load_view(text: str) -> TableView:
     """Return the view named by `FILE.py:NAME` or `module:NAME`; `:NAME` may be left out if only one is declared there.
-
     NAME is the variable or the view's own name. Functions in a file travel to Spark's workers with the tasks. Raises
-    `BadOption`.
-    """
+    `BadOption`."""
     if "@" in text or "://" in text:
         # The URL of a table, given in place of its view, may have a part of a password behind what can be hidden.
         given = "a URL" if "://" in text else repr(redacted(text))
@@ -241,9 +237,7 @@ class Declared:
 
     def look(self) -> None:
         """Load the view before Spark starts, unless the file asks for a Spark session itself: it has to find the job's.
-
-        Raises `BadOption` for mistakes that have nothing to do with the session; other failures are left to `load`.
-        """
+        Raises `BadOption` for mistakes that have nothing to do with the session; other failures are left to `load`."""
         if _MAKES_SESSION.search(_source(self._text)):
             return
         try:

@@ -51,11 +51,9 @@ class Definition(NamedTuple):
 
 
 def definition_of(view: TableView, schema: StructType) -> Definition:
-    """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter.
-
-    Raises `BadOption` for a query whose source can't be read, such as an object with `__call__`, and for a partial with
-    an argument that is neither plain nor a function.
-    """
+    """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter. Raises
+    `BadOption` for a query whose source can't be read, such as an object with `__call__`, and for a partial with an
+    argument that is neither plain nor a function."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
     options = sorted(_deciding_options(view.read))
     parts = [_query_of(view), key, sorted(view.merge.items()), view.whole, options, sorted(columns.items())]
@@ -132,10 +130,8 @@ def _query_of(view: TableView) -> list[Any]:
 
 
 def _source_of(function: Callable[..., Any]) -> str | list[Any]:
-    """Return a function's source text; of a lambda, the lines of its statement; of a partial, also what it gives.
-
-    The file's other text is left out: another view in it may change. Raises `OSError`, `TypeError` or `SyntaxError`.
-    """
+    """Return a function's source text; of a lambda, the lines of its statement; of a partial, also what it gives. The
+    file's other text is left out: another view in it may change. Raises `OSError`, `TypeError` or `SyntaxError`."""
     if isinstance(function, partial):
         return ["partial", _source_of(function.func), _given(function.args), _given(function.keywords)]
     if isinstance(function, FunctionType) and function.__name__ == "<lambda>":

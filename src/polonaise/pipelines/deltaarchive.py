@@ -43,11 +43,9 @@ class Registered(NamedTuple):
 
 
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
-    """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
-
-    All that are added become one version of the table. May be killed, run again, and run by several at the same time.
-    Raises `StoreUnavailable` for what delta-rs can't do, in its words, and if others were faster at every attempt.
-    """
+    """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes. All
+    that are added become one version of the table. May be killed, run again, and run by several at the same time.
+    Raises `StoreUnavailable` for what delta-rs can't do, in its words, and if others were faster at every attempt."""
     try:
         for _ in range(_ATTEMPTS_MAX):
             table = _table(url)

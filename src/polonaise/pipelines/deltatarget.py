@@ -58,12 +58,10 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 
 
 class DeltaTarget(DirectoryTarget[DeltaTable]):
-    """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
-
-    Of two drivers that write the same range, the second commits nothing. With a key, each commit writes the whole table
-    anew. Raises `ViewUnfit` for the table of another view or log, `DirectoryInUse` while another run writes to it, and
-    `DiskFailed` if its directory or its `_delta_log` can't be read or written.
-    """
+    """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time. Of two drivers
+    that write the same range, the second commits nothing. With a key, each commit writes the whole table anew. Raises
+    `ViewUnfit` for the table of another view or log, `DirectoryInUse` while another run writes to it, and `DiskFailed`
+    if its directory or its `_delta_log` can't be read or written."""
 
     kind: ClassVar = "delta"
 
@@ -107,11 +105,8 @@ class DeltaTarget(DirectoryTarget[DeltaTable]):
         return _opened(self._directory)
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
-        """Return the table's marks.
-
-        Each partition with a mark has an application transaction of its own, whose version is the mark plus one. That
-        of the view is one more than the highest such partition.
-        """
+        """Return the table's marks. Each partition with a mark has an application transaction of its own, whose version
+        is the mark plus one. That of the view is one more than the highest such partition."""
         partitions = table.transaction_version(self._app)
         if partitions is None:
             raise ViewUnfit(
@@ -171,12 +166,9 @@ class DeltaTarget(DirectoryTarget[DeltaTable]):
 
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
         """Add dead letters to their table, or replace all in it. Return the new version of that table, plus one; 0 for
-        none.
-
-        `counts` is that of before. Later versions were left by a writer that died before it committed the view's table,
-        and are taken back first. Raises `ViewUnfit` for a table that is gone, and would be made anew without the
-        letters of before.
-        """
+        none. `counts` is that of before. Later versions were left by a writer that died before it committed the view's
+        table, and are taken back first. Raises `ViewUnfit` for a table that is gone, and would be made anew without the
+        letters of before."""
         directory = self._directory / LETTERS
         table = _opened(directory)
         if table is None and counts and not replaces:

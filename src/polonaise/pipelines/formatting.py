@@ -62,10 +62,8 @@ def quoted(value: Any) -> str:
 
 
 def number(value: Number) -> str:
-    """Format a number: integers and decimals exactly, non-finite floats as a dash, others to six significant digits.
-
-    A float or fraction from a million on, and below 10**16, has all digits before the point.
-    """
+    """Format a number: integers and decimals exactly, non-finite floats as a dash, others to six significant digits. A
+    float or fraction from a million on, and below 10**16, has all digits before the point."""
     if isinstance(value, Fraction):
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, float):

@@ -20,10 +20,8 @@ from polonaise.spark.sessions import active_session, session
 
 @contextmanager
 def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Give a session as `polonaise.spark.sessions.session` does, and stop it at the end unless it existed before.
-
-    What Spark raises, also while the job runs, becomes a `PolonaiseError`.
-    """
+    """Give a session as `polonaise.spark.sessions.session` does, and stop it at the end unless it existed before. What
+    Spark raises, also while the job runs, becomes a `PolonaiseError`."""
     existed = active_session() is not None
     with translating():
         spark = session(master, name=name, conf=conf)
@@ -35,10 +33,8 @@ def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Itera
 
 
 def full_address(address: str) -> str:
-    """Return the address with absolute paths: tasks may run in other directories.
-
-    Raises `BadOption` for an invalid address, `NotInitialized` if there is no embedded log: a job does not make one.
-    """
+    """Return the address with absolute paths: tasks may run in other directories. Raises `BadOption` for an invalid
+    address, `NotInitialized` if there is no embedded log: a job does not make one."""
     scheme, colon, rest = address.partition(":")
     shown = redacted_address(address)
     if not colon or not rest or scheme not in LOG_SCHEMES:

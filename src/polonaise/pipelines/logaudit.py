@@ -166,10 +166,8 @@ class Walk:
 
 
 def walk(batches: Iterable[Batch]) -> Walk:
-    """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
-
-    Errors of damage, and `NotFound`, end the walk, and are its `trouble`; others of reading are raised.
-    """
+    """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one. Errors of
+    damage, and `NotFound`, end the walk, and are its `trouble`; others of reading are raised."""
     begin = end = None
     transactions, trouble = 0, ""
     digests: Counter[int] = Counter()
@@ -220,12 +218,10 @@ def gap(before: End, after: End) -> str:
 
 
 def suspects(one: Walk, other: Walk) -> list[Span]:
-    """Return the spans in which to look, batch by batch, for a difference of two copies; none for equal ones.
-
-    That is the first block that both copies hold whole and in which they differ. If there is none, it is the blocks at
-    the beginning and end of what both hold, where unequal digests prove nothing. Without an id in common, `last` of a
-    span is below `first`; if one copy has no batches, there are no spans.
-    """
+    """Return the spans in which to look, batch by batch, for a difference of two copies; none for equal ones. That is
+    the first block that both copies hold whole and in which they differ. If there is none, it is the blocks at the
+    beginning and end of what both hold, where unequal digests prove nothing. Without an id in common, `last` of a span
+    is below `first`; if one copy has no batches, there are no spans."""
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []
     shared = Span(max(one.begin.first, other.begin.first), min(one.end.last, other.end.last))
@@ -489,10 +485,8 @@ def _judged(
     fragment_troubles: Sequence[str],
     synced: Mapping[StorageCopy, TransactionId],
 ) -> tuple[CopyReport, ...]:
-    """Return the report on each copy. The first copy is the servers', with which the others are compared.
-
-    `synced` has, for each copy in a storage directory, the last id that was synced before the walks.
-    """
+    """Return the report on each copy. The first copy is the servers', with which the others are compared. `synced` has,
+    for each copy in a storage directory, the last id that was synced before the walks."""
     reports = []
     for copy, walked in zip(copies, walks, strict=True):
         troubles = [walked.trouble] if walked.trouble else []

@@ -47,11 +47,9 @@ KEEP_S: Final = 600.0
 
 
 class ParquetTarget(DirectoryTarget[Path]):
-    """A table in a directory that Spark's driver and tasks both reach. One run writes at a time.
-
-    Raises `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and
-    `DiskFailed` if the directory can't be written to.
-    """
+    """A table in a directory that Spark's driver and tasks both reach. One run writes at a time. Raises
+    `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and `DiskFailed`
+    if the directory can't be written to."""
 
     kind: ClassVar = "parquet"
 

@@ -57,10 +57,8 @@ class Summaries(NamedTuple):
 
 
 def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
-    """Read the log once and sum it up. Periods are in the session's time zone, UTC by default.
-
-    Without a `period`, one is chosen by the length of the history. Raises `BadOption` for one that is not in `PERIODS`.
-    """
+    """Read the log once and sum it up. Periods are in the session's time zone, UTC by default. Without a `period`, one
+    is chosen by the length of the history. Raises `BadOption` for one that is not in `PERIODS`."""
     if period is not None and period not in PERIODS:
         raise BadOption(f"period {period!r}: write one of {', '.join(PERIODS)}")
     with _by_second(snapshot) as seconds:
@@ -107,12 +105,10 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 
 
 def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
-    """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log.
-
-    One that is not in the log leaves a gap in its client's sequence numbers; gaps before its first transaction and
-    after its last can't be seen. Own transactions, which are not read, are counted, too. Null unless transactions with
-    any header are read.
-    """
+    """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log. One that
+    is not in the log leaves a gap in its client's sequence numbers; gaps before its first transaction and after its
+    last can't be seen. Own transactions, which are not read, are counted, too. Null unless transactions with any header
+    are read."""
     refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (
         seconds.groupBy("partition", "client")
@@ -159,9 +155,7 @@ def _sums() -> list[Column]:
 
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
     """Return the `top` most frequent values of columns, as rows of `column`, `value` (text), `rank` and `transactions`.
-
-    Raises `BadOption` for an unknown column.
-    """
+    Raises `BadOption` for an unknown column."""
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]
     if missing:
@@ -236,11 +230,9 @@ def report(
     progress: JobProgress | None = None,
 ) -> LogReport:
     """Write a report on a log, or a store of fragments (`fragments:URL`), to a directory; `progress` counts its parts.
-
     All of it is about the same transactions: those committed when it began that `how.options` select. Each file is
     replaced in one step, the page last; if killed on the way, run it again. Raises what reading, Spark and
-    `how.sections` raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to.
-    """
+    `how.sections` raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to."""
     how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
     if snapshot.cluster.startswith(FRAGMENTS):

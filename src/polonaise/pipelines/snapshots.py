@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """The transactions that options of the source `polonaise` select now, the same however often they are read.
-
-    Reading raises `WrongClusterKey` if another log is at the address by then. Raises what planning a query raises:
-    `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and others.
-    """
+    """The transactions that options of the source `polonaise` select now, the same however often they are read. Reading
+    raises `WrongClusterKey` if another log is at the address by then. Raises what planning a query raises: `BadOption`,
+    `BeyondLog`, `UnknownPartition`, `NotInitialized` and others."""
 
     def __init__(self, spark: SparkSession, cluster: str, options: Mapping[str, str] | None = None) -> None:
         """`cluster` is the address of a log, or `fragments:URL` for a store of fragments without its log."""

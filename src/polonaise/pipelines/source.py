@@ -22,10 +22,8 @@ Marks = Mapping[PartitionId, TransactionId]
 
 @dataclass(frozen=True)
 class Until:
-    """The end of what a job reads of the log; by default everything that is committed when it begins.
-
-    Raises `BadOption` for both ids and a time, and for a time without a zone.
-    """
+    """The end of what a job reads of the log; by default everything that is committed when it begins. Raises
+    `BadOption` for both ids and a time, and for a time without a zone."""
 
     ids: Marks | None = None
     """The last id to read of each partition that the job reads; None for no such limit."""
@@ -63,12 +61,10 @@ def check_address(address: str) -> None:
 
 @contextmanager
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
-    """Open a log, with or without a store of its fragments, or such a store alone (`fragments:URL`).
-
-    An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
-    `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if
-    it is empty, and what reading its first footer raises.
-    """
+    """Open a log, with or without a store of its fragments, or such a store alone (`fragments:URL`). An embedded log
+    that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise, `BadOption` for a store
+    that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if it is empty, and what
+    reading its first footer raises."""
     if address.startswith(FRAGMENTS):
         if fragments is not None:
             raise BadOption("the store of fragments is given twice: the address fragments:URL names it, too")

@@ -54,10 +54,8 @@ _LAST_US: Final = 253_402_300_799_999_999
 
 class SqlTarget(Target):
     """A table with the view's name, and tables of its marks and definition beside it. Raises what `MarkedTable` raises.
-
     Columns and key of an existing table are never changed. If the view declares them differently, `ViewUnfit` says so:
-    an administrator has to drop all three tables, and the next run makes them anew.
-    """
+    an administrator has to drop all three tables, and the next run makes them anew."""
 
     def __init__(
         self, spark: SparkSession, url: str, view: TableView, cluster: str, marks_table: str | None = None
@@ -221,10 +219,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def _limits_of(kind: str, schema: StructType, key: Sequence[str], sums: Sequence[str], room: KeyRoom) -> list[Limit]:
-    """Return what a table in this kind of database can't hold. Called while a session runs.
-
-    `sums` names the columns that are added up, `room` says how long the texts of the key may be.
-    """
+    """Return what a table in this kind of database can't hold. Called while a session runs. `sums` names the columns
+    that are added up, `room` says how long the texts of the key may be."""
     limits: list[Limit] = []
     for field in schema.fields:
         in_key = field.name in key

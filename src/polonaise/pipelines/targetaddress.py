@@ -20,11 +20,9 @@ _DELTA: Final = "delta:"
 def open_target(
     spark: SparkSession, text: str, view: TableView, cluster: str, *, marks_table: str | None = None
 ) -> Target:
-    """Open the view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an SQLAlchemy URL.
-
-    In a database the table has the view's name. `cluster` is the log's key, in hexadecimal. Raises `BadOption`,
-    `ExtraMissing`.
-    """
+    """Open the view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an SQLAlchemy URL. In a
+    database the table has the view's name. `cluster` is the log's key, in hexadecimal. Raises `BadOption`,
+    `ExtraMissing`."""
     if text.startswith(_PARQUET):
         from polonaise.pipelines.parquettarget import ParquetTarget
 
@@ -45,11 +43,9 @@ def has_limits(text: str) -> bool:
 
 
 def check_target(text: str, *, there: bool) -> None:
-    """Check an address that `open_target` will get, as far as that is possible without a session.
-
-    Raises `BadOption`, `ExtraMissing`, `ViewUnfit` for a file that is no SQLite database, and where the table has to be
-    `there` `NotFound` for a directory or a SQLite file that does not exist.
-    """
+    """Check an address that `open_target` will get, as far as that is possible without a session. Raises `BadOption`,
+    `ExtraMissing`, `ViewUnfit` for a file that is no SQLite database, and where the table has to be `there` `NotFound`
+    for a directory or a SQLite file that does not exist."""
     kind = next((each for each in (_PARQUET, _DELTA) if text.startswith(each)), None)
     if kind is None:
         _check_url(text)

@@ -78,11 +78,9 @@ def _first(limits: Sequence[Limit], text: Mapping[int, Column]) -> Column:
 
 
 def without_refused(frame: DataFrame, view: TableView, limits: Sequence[Limit], *, skips: bool) -> DataFrame:
-    """Return the rows that keep the limits. Computing them raises `ViewFailed` for others, unless it `skips` these.
-
-    If the query makes one row of many transactions, to leave it out because of a value would leave out the others' part
-    in it, more or less by how the log is divided into commits. So then only a key can be skipped.
-    """
+    """Return the rows that keep the limits. Computing them raises `ViewFailed` for others, unless it `skips` these. If
+    the query makes one row of many transactions, to leave it out because of a value would leave out the others' part in
+    it, more or less by how the log is divided into commits. So then only a key can be skipped."""
     skipped = _skipped(frame, view, limits) if skips else []
     kept_by = {id(each) for each in skipped}
     fails = [each for each in limits if id(each) not in kept_by]

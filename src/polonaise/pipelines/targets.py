@@ -52,9 +52,7 @@ class NewRows(NamedTuple):
 
 class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, if a mark they move is not at `before`.
-
-    `merge` also returns False if the table's rows were made by another definition.
-    """
+    `merge` also returns False if the table's rows were made by another definition."""
 
     _schema: StructType
     """Columns of the view's rows. Set by `expect`."""
@@ -72,11 +70,8 @@ class Target(ABC):
 
     def prepare(self, schema: StructType) -> None:
         """Set the columns of the view's rows, and make ready to write, before other methods but `expect`, `state` and
-        `close`.
-
-        Raises `ViewUnfit` if there is no table yet and its directory holds other files, `DiskFailed` if the directory
-        can't be read or made, and `BadOption` for a query without a source.
-        """
+        `close`. Raises `ViewUnfit` if there is no table yet and its directory holds other files, `DiskFailed` if the
+        directory can't be read or made, and `BadOption` for a query without a source."""
         self.expect(schema)
         self._definition = definition_of(self._view, schema)
 
@@ -110,11 +105,9 @@ class Target(ABC):
 
     @abstractmethod
     def state(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
-        """Read the table as it is at one moment, whatever is written to it meanwhile.
-
-        Unless `with_marks`, any table can be read, also one that no view has made. Raises `ViewUnfit` for a table that
-        does not exist (`NotFound` if its SQLite file does not) and, with `with_marks`, for that of another view or log.
-        """
+        """Read the table as it is at one moment, whatever is written to it meanwhile. Unless `with_marks`, any table
+        can be read, also one that no view has made. Raises `ViewUnfit` for a table that does not exist (`NotFound` if
+        its SQLite file does not) and, with `with_marks`, for that of another view or log."""
 
     def close(self) -> None:
         """Close the connection to the table, if it has one."""

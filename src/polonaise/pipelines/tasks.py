@@ -32,12 +32,10 @@ def run_tasks(
     what: str,
 ) -> list[Result]:
     """Return the results of `function(item)`, in the order of the items. Each call is a task of the step `what`.
-
     `progress` counts ended tasks, with Spark Connect only at the end. If a task or its machine fails, Spark repeats the
     call, perhaps while another one for the same item still runs: the function must leave the same behind however often
     it runs. If the last attempt fails, so does this: a `PolonaiseError` comes back as what it was, others as
-    `spark_failed`. Function, items and results are pickled.
-    """
+    `spark_failed`. Function, items and results are pickled."""
     progress.begin(what, len(items))
     if not items:
         return []

@@ -139,12 +139,10 @@ def update(
     progress: JobProgress | None = None,
 ) -> ViewReport:
     """Bring the view's table up to date with what is committed now, from its marks on; a new table from the beginning.
-
     May be killed at any time and run again, also by several at once: each transaction counts once. A commit takes at
     most `transactions_max` transactions; `progress` counts transactions. Raises what `rebuild` raises, `BadOption` for
     a view that is declared `whole`, `ViewUnfit` for a table that was made by another definition of the view, and
-    `ClientAhead` for a table that holds more than the log.
-    """
+    `ClientAhead` for a table that holds more than the log."""
     progress = progress or Silence()
     with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
@@ -169,10 +167,8 @@ def follow(
     transactions_max: int = TRANSACTIONS_MAX,
     on_undecodable: str | None = None,
 ) -> Iterator[Commit]:
-    """Do what `update` does, and go on with what is committed later; yield each commit once it is made.
-
-    Ends only when the caller stops iterating. Raises what `update` raises.
-    """
+    """Do what `update` does, and go on with what is committed later; yield each commit once it is made. Ends only when
+    the caller stops iterating. Raises what `update` raises."""
     with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
         while True:

@@ -48,10 +48,8 @@ _IN_ROWS: Final = ("column", "only")
 
 
 class UndecodablePolicy(enum.Enum):
-    """What a job does with an undecodable body, which is in none of the view's rows in any case.
-
-    It is no part of a view's definition. A `read` that puts undecodable bodies into the rows is, and allows only FAIL.
-    """
+    """What a job does with an undecodable body, which is in none of the view's rows in any case. It is no part of a
+    view's definition. A `read` that puts undecodable bodies into the rows is, and allows only FAIL."""
 
     FAIL = "fail"
     """End with an error that names the body, unless the view's `read` puts undecodable bodies into its rows."""
@@ -98,10 +96,8 @@ NO_LETTERS: Final = Letters()
 
 
 def policy_of(view: TableView, given: str | None = None, *, has_limits: bool = False) -> UndecodablePolicy:
-    """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`.
-
-    Where the table `has_limits`, the policy is for the rows that it can't hold, too.
-    """
+    """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`. Where the
+    table `has_limits`, the policy is for the rows that it can't hold, too."""
     options = {name.lower(): value for name, value in view.read.items()}
     declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
     if declared is not None and _OLDER in options:
@@ -162,10 +158,8 @@ class ViewSource:
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
         """Return the last id to read of each partition that the view's query reads, as `until` says; -1 for none.
-
         Raises `BadOption` unless the ids of `until` are of just these partitions, `BeyondLog` for ids that are not
-        committed, and what reading raises.
-        """
+        committed, and what reading raises."""
         options = read_options({"cluster": self._source.address, **self._read})
         if until.time is not None:
             history = QueryHistory(options)
@@ -208,10 +202,8 @@ class ViewSource:
             history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:
-        """Return the view's rows of the transactions above `after` and up to `upto`.
-
-        A row that the table can't hold is not among them; with the policy FAIL computing it raises `ViewFailed`.
-        """
+        """Return the view's rows of the transactions above `after` and up to `upto`. A row that the table can't hold is
+        not among them; with the policy FAIL computing it raises `ViewFailed`."""
         return self._view.rows(self._spark, self._seen(after, upto), self._fitting)
 
     def _seen(self, after: Marks, upto: Marks) -> DataFrame:
@@ -226,10 +218,7 @@ class ViewSource:
     @contextmanager
     def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
         """Find what the table lacks of the transactions above `after` and up to `upto`: bodies and rows; none with
-        FAIL.
-
-        They are kept on disk until the `with` statement ends, because finding them means decoding all bodies.
-        """
+        FAIL. They are kept on disk until the `with` statement ends, because finding them means decoding all bodies."""
         with ExitStack() as kept:
             letters = NO_LETTERS
             if self._may_lack_bodies:

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 
 class SparkBatchReader(DataSourceReader):
-    """The reader of `spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
-
-    The DataFrame has the same rows however often it is used, in the order of ids within a partition. All are committed,
+    """The reader of `spark.read.format("polonaise")`: what was committed when Spark planned the first action on it. The
+    DataFrame has the same rows however often it is used, in the order of ids within a partition. All are committed,
     unless a single replica is read: its column `standing` tells which. Takes no filters from Spark, which would apply
-    those of one query to others on the same DataFrame (`docs/spark.md`).
-    """
+    those of one query to others on the same DataFrame (`docs/spark.md`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

@@ -38,11 +38,9 @@ _pid = os.getpid()
 
 
 def log_at(address: str, tls: TlsFiles | None = None) -> Log:
-    """Return this process's connection to the log at this address, made with these TLS files if need be.
-
-    Raises what `polonaise.blocking.connect` raises, and `NotInitialized` for an embedded log that does not exist:
-    reading a log must not make one.
-    """
+    """Return this process's connection to the log at this address, made with these TLS files if need be. Raises what
+    `polonaise.blocking.connect` raises, and `NotInitialized` for an embedded log that does not exist: reading a log
+    must not make one."""
     with _guard:
         _forget_parents()
         log = _logs.get((address, tls))
@@ -64,10 +62,8 @@ def wait_for_partition(log: Log, partition: int, timeout_s: float) -> None:
 
 
 def store_at(url: str, *, make: bool = False) -> ObstoreStore:
-    """Return the object store at this URL, opened once per process; run its asynchronous methods by `wait`.
-
-    A directory that does not exist is made if `make` is true. Raises what `open_store` raises.
-    """
+    """Return the object store at this URL, opened once per process; run its asynchronous methods by `wait`. A directory
+    that does not exist is made if `make` is true. Raises what `open_store` raises."""
     with _guard:
         _forget_parents()
         store = _stores.get(url)

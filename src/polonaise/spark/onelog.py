@@ -82,12 +82,10 @@ class OneLog:
         }
 
     def check(self, cluster_key: bytes | None, read: Iterable[FragmentName] = ()) -> None:
-        """Raise `history_incomplete`, with their names, if fragments are not of one log.
-
-        Compares all that overlap, and those of `read` with their neighbours, unless they were compared before. Raises
-        `FragmentDamaged` or `UnsupportedFormat` for one that can't be read and overlaps another. One that has another
-        cluster key proves nothing about others; a task that is to read it refuses it.
-        """
+        """Raise `history_incomplete`, with their names, if fragments are not of one log. Compares all that overlap, and
+        those of `read` with their neighbours, unless they were compared before. Raises `FragmentDamaged` or
+        `UnsupportedFormat` for one that can't be read and overlaps another. One that has another cluster key proves
+        nothing about others; a task that is to read it refuses it."""
         meeting = ((min(name, other), max(name, other)) for name in read for other in self._beside[name])
         due = {each for each in (*self._overlapping, *meeting) if each not in self.agreeing}
         if not due:
@@ -170,10 +168,8 @@ class Continuation:
         age_s_max: float,
         batch_at: Callable[[PartitionId, TransactionId], LogBatch | None],
     ) -> None:
-        """`one` are the partition's fragments; an answer of the log holds for `age_s_max` seconds.
-
-        `batch_at` returns None if the log ends before that id, and raises `HistoryTrimmed`.
-        """
+        """`one` are the partition's fragments; an answer of the log holds for `age_s_max` seconds. `batch_at` returns
+        None if the log ends before that id, and raises `HistoryTrimmed`."""
         self._log = log
         self._store = store
         self._partition = partition
@@ -183,20 +179,16 @@ class Continuation:
         self._good: set[FragmentName] = set()
 
     def check_read(self, pieces: Sequence[FragmentRange]) -> None:
-        """Raise `LogForked` or `FragmentsAhead` if fragments that are to be read are not of the log.
-
-        Those that lie side by side have to agree: of these only the highest one is compared.
-        """
+        """Raise `LogForked` or `FragmentsAhead` if fragments that are to be read are not of the log. Those that lie
+        side by side have to agree: of these only the highest one is compared."""
         for number, piece in enumerate(pieces, 1):
             if number == len(pieces) or pieces[number].span.first > piece.span.last + 1:
                 self._check(piece.fragment)
 
     def check_below(self, first: TransactionId) -> None:
         """Raise `LogForked` if a log that is read from this id on does not go on from the fragments that end below it.
-
         A stream has read these perhaps. One that can't be read, or has another cluster key, proves nothing about the
-        log.
-        """
+        log."""
         last = max((name.last for name in self._one.sizes if name.last < first), default=None)
         for name in sorted(name for name in self._one.sizes if name.last == last):
             try:
@@ -268,10 +260,8 @@ def check_replica(
     replica: SegmentFiles, store: ObstoreStore, partition: PartitionId, extents: Sequence[Extent]
 ) -> None:
     """Raise `LogForked` if a replica and the fragments beside it, which these extents are read from, do not continue.
-
     Compares them where one is read right behind the other, or where the replica proves that it holds what is committed
-    right behind. What can't be read proves nothing about other bytes.
-    """
+    right behind. What can't be read proves nothing about other bytes."""
     for number, (_, span, name, _, size, _) in enumerate(extents):
         if name is None:
             continue

@@ -366,11 +366,8 @@ def _time_us(text: str) -> int:
 
 
 def partitions_among(named: str, existing: Collection[PartitionId], message: str) -> list[PartitionId]:
-    """Return the partitions that the option `partitions`, given as `named`, chooses.
-
-    Raises `BadOption` for an invalid text; `UnknownPartition`, with `message`, for one that is not among the
-    `existing`.
-    """
+    """Return the partitions that the option `partitions`, given as `named`, chooses. Raises `BadOption` for an invalid
+    text; `UnknownPartition`, with `message`, for one that is not among the `existing`."""
     try:
         chosen = sorted(existing) if named.strip() == "all" else partitions_named(named, max(existing) + 1)
     except UnknownPartition:
@@ -467,11 +464,8 @@ _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 
 
 class GivenOptions:
-    """The given options, under their documented names.
-
-    Raises `BadOption` for a name that is neither among `known` nor Spark's, for an option under two names, for a path,
-    and for a table in a catalog.
-    """
+    """The given options, under their documented names. Raises `BadOption` for a name that is neither among `known` nor
+    Spark's, for an option under two names, for a path, and for a table in a catalog."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         by_name = {name.lower(): name for name in known}

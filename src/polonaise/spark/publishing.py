@@ -80,10 +80,8 @@ class PublicationPort(Protocol):
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
-        """Append one group and wait until it is committed. Raises the append's error.
-
-        After `AppendUnknown` the group may still commit. For a group without rows only the changes are made.
-        """
+        """Append one group and wait until it is committed. Raises the append's error. After `AppendUnknown` the group
+        may still commit. For a group without rows only the changes are made."""
 
     async def store_plan(self, plan: Plan) -> str:
         """Store a plan durably under a new name, and return that name."""
@@ -92,11 +90,9 @@ class PublicationPort(Protocol):
         """Return a stored plan. Raises `NotFound`, and `sink_state_damaged` for bytes that are not a plan."""
 
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
-        """Yield the groups of a plan, beginning with group number `start` (from 0).
-
-        Raises `NotFound` for deleted objects, `sink_state_damaged` for rows that are not those that were staged, and
-        what the staging store raises.
-        """
+        """Yield the groups of a plan, beginning with group number `start` (from 0). Raises `NotFound` for deleted
+        objects, `sink_state_damaged` for rows that are not those that were staged, and what the staging store
+        raises."""
 
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt."""
@@ -145,12 +141,10 @@ class Publication:
         may_be_overtaken: bool = True,
         origin: Origin = UNKNOWN,
     ) -> None:
-        """Prepare to publish `plan`, which is this driver's own and not stored yet.
-
-        `partitions` is how many partitions the batch has rows for, `patience_s` how many seconds may pass without
-        progress. `earlier` are the batches known to be whole. If the partition already holds a later batch, `run` does
-        nothing when the batch `may_be_overtaken`; otherwise it raises `batch_overtaken`.
-        """
+        """Prepare to publish `plan`, which is this driver's own and not stored yet. `partitions` is how many partitions
+        the batch has rows for, `patience_s` how many seconds may pass without progress. `earlier` are the batches known
+        to be whole. If the partition already holds a later batch, `run` does nothing when the batch `may_be_overtaken`;
+        otherwise it raises `batch_overtaken`."""
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
@@ -171,12 +165,10 @@ class Publication:
         """Names in the staging store that nobody needs once the batch is published in all partitions."""
 
     async def run(self) -> None:
-        """Publish until the whole batch is in the partition.
-
-        Raises `batch_unfinished`, `batch_overtaken`, `staging_lost`, `sink_state_damaged`, `RegistersFull`, and other
-        errors that trying again can't mend; `DeadlineExceeded` after `patience_s` seconds without progress: the batch
-        may be in the log in part, and running it again finishes it.
-        """
+        """Publish until the whole batch is in the partition. Raises `batch_unfinished`, `batch_overtaken`,
+        `staging_lost`, `sink_state_damaged`, `RegistersFull`, and other errors that trying again can't mend;
+        `DeadlineExceeded` after `patience_s` seconds without progress: the batch may be in the log in part, and running
+        it again finishes it."""
         self._patience.renew()
         while True:
             try:
@@ -274,9 +266,7 @@ class Publication:
 
     def _check_lost(self, error: NotFound) -> None:
         """Raise `staging_lost` if rows are missing although the register has not changed since they were found missing.
-
-        A driver that finishes the batch deletes its objects: then the register says that it is done.
-        """
+        A driver that finishes the batch deletes its objects: then the register says that it is done."""
         if self._register in self._missed_at:
             raise fault(
                 "staging_lost",
@@ -288,11 +278,9 @@ class Publication:
 
 
 async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
-    """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
-
-    A group that has certainly failed, by a passing fault, is appended again. Raises `AppendUnknown` if a group's fate
-    is not known, all other errors at once, and `DeadlineExceeded` after `patience_s` seconds without progress.
-    """
+    """Append the rows of a write without `txnAppId`: in order, each group whole, without a register. A group that has
+    certainly failed, by a passing fault, is appended again. Raises `AppendUnknown` if a group's fate is not known, all
+    other errors at once, and `DeadlineExceeded` after `patience_s` seconds without progress."""
     patience = Patience(port, patience_s)
     done = 0
     while done < len(plan.groups):
@@ -396,10 +384,8 @@ async def _progress_in(port: PublicationPort, app: str, partitions: int) -> dict
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
-    """Delete objects older than `older_than_s` seconds from the staging store that nobody can publish any more.
-
-    What the plan of an unfinished batch refers to stays. Choose an age above that of the longest batch.
-    """
+    """Delete objects older than `older_than_s` seconds from the staging store that nobody can publish any more. What
+    the plan of an unfinished batch refers to stays. Choose an age above that of the longest batch."""
     # A clock that is days ahead would take the objects of the batch that is being written for old ones.
     ahead_s = max(0.0, log.clock_ahead_s or 0.0)
     return await collect(store, partial(_is_needed, log), older_than_s + ahead_s)

@@ -147,9 +147,7 @@ def _spark_can_read(options: ReadOptions) -> bool:
 
 def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) -> tuple[list[str], int]:
     """Return the files of the fragments that a range begins with, each wanted whole, and the first id after them.
-
-    Checks their footers, and that they are of one log: Spark's reader does not know which one that has to be.
-    """
+    Checks their footers, and that they are of one log: Spark's reader does not know which one that has to be."""
     assert history.store is not None
     files: list[str] = []
     following = span.first

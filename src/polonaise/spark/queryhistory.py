@@ -45,10 +45,8 @@ _LIST_S: Final = 30.0
 
 
 class QueryHistory:
-    """The history that one query can read. Connects and lists fragments when that is first needed, and keeps both.
-
-    With `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old.
-    """
+    """The history that one query can read. Connects and lists fragments when that is first needed, and keeps both. With
+    `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old."""
 
     def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:
         self._options = options
@@ -97,11 +95,8 @@ class QueryHistory:
     @cached_property
     def cluster_key(self) -> bytes | None:
         """The key of the log, of the replica, or of the first fragment of a store that is read alone; None if nothing
-        tells.
-
-        That of a topic is its own (`Log.log_key`). Raises `WrongClusterKey` if the options say another one, and
-        `StoreUnavailable` if they say one and the store is empty.
-        """
+        tells. That of a topic is its own (`Log.log_key`). Raises `WrongClusterKey` if the options say another one, and
+        `StoreUnavailable` if they say one and the store is empty."""
         key, expected = self._key_there(), self._options.log_key
         if expected is not None and key is not None and key != expected:
             raise WrongClusterKey(
@@ -148,11 +143,9 @@ class QueryHistory:
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """The partitions that the query names. By default all; of a store that is read alone, those in no topic.
-
-        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a replica without any partition; what
-        `_empty` returns for a store without any; and what `_in_no_topic` raises.
-        """
+        """The partitions that the query names. By default all; of a store that is read alone, those in no topic. Raises
+        `UnknownPartition`; `BadOption` for an invalid option, and for a replica without any partition; what `_empty`
+        returns for a store without any; and what `_in_no_topic` raises."""
         named = self._options.partitions
         if self.log is not None:
             return partitions_named(named, self.log.partition_count, self.log.topic)
@@ -166,10 +159,8 @@ class QueryHistory:
         return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
 
     def _in_no_topic(self, archived: set[PartitionId]) -> set[PartitionId]:
-        """Return those of a store's partitions that are the log's own, as an address without a topic means them.
-
-        Raises `BadOption` if there are none, and what `recorded_topics` raises, such as `FragmentDamaged`.
-        """
+        """Return those of a store's partitions that are the log's own, as an address without a topic means them. Raises
+        `BadOption` if there are none, and what `recorded_topics` raises, such as `FragmentDamaged`."""
         topics = self._topics
         own = archived if topics is None else {partition for partition in archived if partition < topics.partitions}
         if not own and topics is not None:
@@ -189,10 +180,8 @@ class QueryHistory:
         return clusters.wait(lambda: recorded_topics(store, key))
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
-        """Return the partition's fragments, with their sizes in bytes; none if the query names no store.
-
-        Raises `history_incomplete` if some overlap and are not of one log.
-        """
+        """Return the partition's fragments, with their sizes in bytes; none if the query names no store. Raises
+        `history_incomplete` if some overlap and are not of one log."""
         if self.store is None:
             return {}
         if self.log is None and self.replica is None:
@@ -206,10 +195,8 @@ class QueryHistory:
         return found
 
     def check_read(self, partition: PartitionId, span: Span) -> None:
-        """Raise `history_incomplete` if fragments that hold these ids are not of one log with those around them.
-
-        Raises `LogForked` or `FragmentsAhead` if they are not of the log beside which they are read.
-        """
+        """Raise `history_incomplete` if fragments that hold these ids are not of one log with those around them. Raises
+        `LogForked` or `FragmentsAhead` if they are not of the log beside which they are read."""
         if self.store is not None:
             pieces = cover(self.fragments(partition), span).pieces
             self._of_one_log[partition].check(self.cluster_key, [piece.fragment for piece in pieces])
@@ -254,10 +241,8 @@ class QueryHistory:
 
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
         """Wait until a partition grows beyond its id in `ends`; return the new ends of partitions that did so first.
-
         The result is empty if none grows within `wait_s` seconds. If an owner does not answer, the ends of all
-        partitions are requested. A store alone is listed after the wait.
-        """
+        partitions are requested. A store alone is listed after the wait."""
         if self.log is None:
             time.sleep(wait_s)
             self._listings.clear()
@@ -274,11 +259,9 @@ class QueryHistory:
     def holes(
         self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
-        """Return, by partition, the first range from its next id to its end that no fragment holds.
-
-        A stream over a store alone waits for these ids, which an archiver may write. The result is empty if the query
-        reads a log, or if missing ids are to be skipped (`failOnDataLoss` false).
-        """
+        """Return, by partition, the first range from its next id to its end that no fragment holds. A stream over a
+        store alone waits for these ids, which an archiver may write. The result is empty if the query reads a log, or
+        if missing ids are to be skipped (`failOnDataLoss` false)."""
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
         covered = {
@@ -290,11 +273,9 @@ class QueryHistory:
     # ------------------------------------------------------------------ which range
 
     def wanted(self) -> dict[PartitionId, Span]:
-        """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
-
-        Raises `BeyondLog` for a position after the log's end, `BadOption` for a range that ends before it starts,
-        `UnknownPartition` for a range of a partition that the query does not read, and what `first_at` raises.
-        """
+        """Return the range of each partition that the options ask for. An empty one has `last` below `first`. Raises
+        `BeyondLog` for a position after the log's end, `BadOption` for a range that ends before it starts,
+        `UnknownPartition` for a range of a partition that the query does not read, and what `first_at` raises."""
         options, ends = self._options, self.ends()
         unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
         if unknown:
@@ -330,10 +311,8 @@ class QueryHistory:
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first id committed at a time (microseconds UTC) or later, or `end`: a range up to then ends there.
-
         Raises `HistoryTrimmed` if it was dropped, and can't be read from fragments. If it may be among ids that are
-        missing, these are in the range, which `splits` refuses then.
-        """
+        missing, these are in the range, which `splits` refuses then."""
         return self._sought(partition, time_us, end).last
 
     def start_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
@@ -375,13 +354,11 @@ class QueryHistory:
     # ------------------------------------------------------------------ tasks
 
     def splits(self, spans: Mapping[PartitionId, Span]) -> list[Split]:
-        """Divide these ranges into tasks.
-
-        Raises `FragmentMissing` if a store is read alone and lacks part of a range, `SegmentDamaged` if a replica does;
-        with `failOnDataLoss` false that part is left out with a warning. Raises `HistoryTrimmed` for a range that is
-        archived in a place not known here: it is not lost, and never left out. Raises `BeyondLog` if the log ends
-        before a range, `WrongClusterKey` for fragments of another log, and what `check_read` raises.
-        """
+        """Divide these ranges into tasks. Raises `FragmentMissing` if a store is read alone and lacks part of a range,
+        `SegmentDamaged` if a replica does; with `failOnDataLoss` false that part is left out with a warning. Raises
+        `HistoryTrimmed` for a range that is archived in a place not known here: it is not lost, and never left out.
+        Raises `BeyondLog` if the log ends before a range, `WrongClusterKey` for fragments of another log, and what
+        `check_read` raises."""
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
         return [split._replace(cluster_key=self.cluster_key) for split in splits]
@@ -406,11 +383,8 @@ class QueryHistory:
     def _with_replica(
         self, replica: SegmentFiles, extents: list[Extent], partition: PartitionId, span: Span
     ) -> list[Extent]:
-        """Return the archived extents, and the rest from one storage node's files.
-
-        Raises `HistoryTrimmed` or `SegmentDamaged` for ids that neither holds, `LogForked` if one does not continue the
-        other.
-        """
+        """Return the archived extents, and the rest from one storage node's files. Raises `HistoryTrimmed` or
+        `SegmentDamaged` for ids that neither holds, `LogForked` if one does not continue the other."""
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:

@@ -91,11 +91,9 @@ NO_ROWS: Final = RowDigest()
 
 
 def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
-    """Return which columns a DataFrame has. Raises `bad_columns`, before any job starts.
-
-    As in Spark, names that differ in case only are one. A DataFrame that has both was made with
-    `spark.sql.caseSensitive`: then each name is taken as it is.
-    """
+    """Return which columns a DataFrame has. Raises `bad_columns`, before any job starts. As in Spark, names that differ
+    in case only are one. A DataFrame that has both was made with `spark.sql.caseSensitive`: then each name is taken as
+    it is."""
     known = _COLUMNS if partition_by is None else (*_COLUMNS, partition_by)
     names = _resolved([field.name for field in schema.fields], known)
     column_types = {name: field.dataType for name, field in zip(names, schema.fields, strict=True)}
@@ -183,10 +181,8 @@ def _are_locks(kind: types.DataType) -> bool:
 def divided(
     batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, limits: Limits
 ) -> Iterator[tuple[PartitionId, RowColumns]]:
-    """Yield each partition that rows of `batch` go to, with these rows in their order.
-
-    Raises `bad_row`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` before anything, if a row can't be appended.
-    """
+    """Yield each partition that rows of `batch` go to, with these rows in their order. Raises `bad_row`,
+    `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` before anything, if a row can't be appended."""
     count = batch.num_rows
     if not count:
         return

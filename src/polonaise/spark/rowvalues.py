@@ -91,10 +91,8 @@ def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
 
 
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
-    """Raise `BadOption` if one of these columns, which hold maps, also holds a date, time, decimal or binary.
-
-    A column with a map is decoded row by row, where nothing is converted, and JSON has no such values.
-    """
+    """Raise `BadOption` if one of these columns, which hold maps, also holds a date, time, decimal or binary. A column
+    with a map is decoded row by row, where nothing is converted, and JSON has no such values."""
     for field in fields:
         for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
             if holds(field.type, is_kind):
@@ -106,9 +104,7 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
 
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
     """Raise `BadOption` for NOT NULL inside a column, which can't be checked, and for all NOT NULL without `can_hold`.
-
-    With `onUndecodable=column` none can hold, as all columns are null for an undecodable body.
-    """
+    With `onUndecodable=column` none can hold, as all columns are null for an undecodable body."""
     for field in schema:
         if not field.nullable and not can_hold:
             raise BadOption(

@@ -109,11 +109,9 @@ _EXTRA: Final[Mapping[OnUndecodable, tuple[str, ...]]] = {
 
 
 class Projection:
-    """The columns that one query wants, in its order, from the log and from the decoder.
-
-    Raises `BadOption` for a column that does not exist, is asked for under another type, is there twice, or that the
-    decoder can't make; for no columns, and with `onUndecodable=only` for a schema without `_decoded`.
-    """
+    """The columns that one query wants, in its order, from the log and from the decoder. Raises `BadOption` for a
+    column that does not exist, is asked for under another type, is there twice, or that the decoder can't make; for no
+    columns, and with `onUndecodable=only` for a schema without `_decoded`."""
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
         known = columns_of(options)

@@ -57,10 +57,8 @@ class PartitionFiles(NamedTuple):
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The id after the last one that the partition holds, or should hold by its own evidence of sync.
-
-    Damaged bytes after the last readable transaction count as one more.
-    """
+    """The id after the last one that the partition holds, or should hold by its own evidence of sync. Damaged bytes
+    after the last readable transaction count as one more."""
 
     @property
     def begin(self) -> TransactionId:
@@ -82,10 +80,8 @@ class SegmentFiles:
     @cached_property
     def _files(self) -> dict[PartitionId, Files]:
         """The files of each partition, found by their names, the control file and, if need be, a segment's header.
-
         Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition, and what
-        `find` raises.
-        """
+        `find` raises."""
         if os.path.isfile(self._path):
             raise BadOption(
                 f"{redacted(self._path)} is a file: name the storage directory, or one partition's directory in it"
@@ -129,10 +125,9 @@ class SegmentFiles:
 
     def extents(self, partition: PartitionId, span: Span, archive: object | None) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the result.
-
         `archive` is the store that the query names, which lacks the range, or None. The first call for a partition logs
-        a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with trimmed ids.
-        """
+        a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with trimmed
+        ids."""
         examined = self._examined(partition)
         if span.first < examined.begin:
             advice = "name its archive with the option fragments"
@@ -186,11 +181,9 @@ class SegmentFiles:
         )
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
-        """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
-
-        That is one id, or `end` if there is none; and those right before it which can't be read, because nobody knows
-        their times. Raises `SegmentDamaged` for damage before what it looks for, in the segment that it reads.
-        """
+        """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later. That
+        is one id, or `end` if there is none; and those right before it which can't be read, because nobody knows their
+        times. Raises `SegmentDamaged` for damage before what it looks for, in the segment that it reads."""
         examined = self._examined(partition)
         segments = examined.segments
         early = len(segments) - 1
@@ -211,12 +204,9 @@ class SegmentFiles:
 
 
 def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
-    """Yield the batches that hold a split, in order.
-
-    Raises `SegmentDamaged` at the first one that can't be read; with `fail_on_data_loss` false, ends there with a
-    warning. Raises `BeyondLog` if the node has cut or trimmed what was there when the query was planned, and
-    `WrongClusterKey` if files of another cluster are there now.
-    """
+    """Yield the batches that hold a split, in order. Raises `SegmentDamaged` at the first one that can't be read; with
+    `fail_on_data_loss` false, ends there with a warning. Raises `BeyondLog` if the node has cut or trimmed what was
+    there when the query was planned, and `WrongClusterKey` if files of another cluster are there now."""
     files = find_partition(path, split.partition)
     holding = [] if files is None else [each for each in files.paths if first_of(each) <= split.span.first]
     last = split.span.first - 1
@@ -328,11 +318,9 @@ def _first_time(path: str, files: Files) -> int:
 
 
 def _walked(path: str, files: Files, span: Span, key: bytes | None = None) -> Iterator[Batch]:
-    """Yield the batches of one segment that hold this range. Ends at an unfinished write.
-
-    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is removing
-    it, and `WrongClusterKey` if it has another cluster key than `key`.
-    """
+    """Yield the batches of one segment that hold this range. Ends at an unfinished write. Raises `SegmentDamaged` for
+    damage before the range's end, `NotFound` if the file is gone, or its node is removing it, and `WrongClusterKey` if
+    it has another cluster key than `key`."""
     return each_unwaited(_batches(path, files, span, key))
 
 

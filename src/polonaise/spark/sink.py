@@ -95,9 +95,7 @@ def counts_key(app: str) -> bytes:
 
 async def agreed_count(log: Log, app: str, batch: int, timeout_s: float) -> int:
     """Return by how many partitions this batch of an application is divided; agree on the present number if none is.
-
-    Raises `sink_state_damaged`, errors of the log that trying again can't mend, and `DeadlineExceeded`.
-    """
+    Raises `sink_state_damaged`, errors of the log that trying again can't mend, and `DeadlineExceeded`."""
     key = counts_key(app)
     backoff = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)
     try:
@@ -159,11 +157,9 @@ class Sink:
 
     @classmethod
     def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
-        """Check a write in the driver, before any job starts, and return its settings.
-
-        Connects to the log, and makes the staging directory if it is missing. Raises `BadOption`, `bad_columns`, and
-        what `clusters.log_at` and `clusters.store_at` raise.
-        """
+        """Check a write in the driver, before any job starts, and return its settings. Connects to the log, and makes
+        the staging directory if it is missing. Raises `BadOption`, `bad_columns`, and what `clusters.log_at` and
+        `clusters.store_at` raise."""
         if overwrite:
             raise BadOption("a log is never overwritten: write with mode('append'), and streams in output mode append")
         if options.app_id is not None:
@@ -175,10 +171,8 @@ class Sink:
         return cls(options, columns, partition_count, where)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Stage all rows of a task, and return its message to the driver.
-
-        Raises what `rows.divided`, the staging store and, in a write to a topic, `_count` raise.
-        """
+        """Stage all rows of a task, and return its message to the driver. Raises what `rows.divided`, the staging store
+        and, in a write to a topic, `_count` raise."""
         context = TaskContext.get()
         store, limits = clusters.store_at(self.staging, make=True), Limits()
 
@@ -200,10 +194,8 @@ class Sink:
 
     def _count(self, context: TaskContext | None) -> int:
         """Return the number of partitions by which this attempt at a batch divides rows: agreed in the log, for a
-        topic.
-
-        Raises `BadOption` where Spark does not tell which batch of a stream this is, and what `agreed_count` raises.
-        """
+        topic. Raises `BadOption` where Spark does not tell which batch of a stream this is, and what `agreed_count`
+        raises."""
         options = self.options
         if not split_topic(options.cluster)[1] or self.columns.partition:
             return self.partition_count

@@ -48,10 +48,8 @@ _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 def staging_of(cluster: str) -> str:
     """Return the path of the default staging store, in the directory of an embedded log, or beside that of a
-    coordinator.
-
-    Raises `BadOption` for an address that names no directory: Spark's driver and its tasks need a store that all reach.
-    """
+    coordinator. Raises `BadOption` for an address that names no directory: Spark's driver and its tasks need a store
+    that all reach."""
     if "://" in cluster:
         raise BadOption(
             f"staging: cluster={redacted(cluster)!r} names no directory beside which rows could be staged: give the "
@@ -92,11 +90,9 @@ class _OpenBlock:
 
 
 class Stage:
-    """Stages the rows of one attempt of one task, as blocks that can be published, with bounded memory.
-
-    A block is at most as large as a group may be. What remains at the end travels inline, in the task's message, if
-    nothing was uploaded before and it has at most `inline_bytes_max` bytes.
-    """
+    """Stages the rows of one attempt of one task, as blocks that can be published, with bounded memory. A block is at
+    most as large as a group may be. What remains at the end travels inline, in the task's message, if nothing was
+    uploaded before and it has at most `inline_bytes_max` bytes."""
 
     def __init__(
         self, task: int, put: Callable[[str, bytes], object], inline_bytes_max: int, limits: Limits | None = None
@@ -234,10 +230,8 @@ async def collect(
     store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float
 ) -> Collected:
     """Delete objects older than `older_than_s` seconds, except plans that may still be published and their objects.
-
     `is_needed(plan, name)` is awaited for each old plan. Raises `sink_state_damaged` for a plan that can't be read,
-    before anything is deleted: nothing tells which objects it needs.
-    """
+    before anything is deleted: nothing tells which objects it needs."""
     oldest = datetime.now(UTC).timestamp() - older_than_s
     listed = [*await store.list(PLANS), *await store.list(STAGED)]
     old = {each.path: each.bytes for each in listed if _made_s(each.path) < oldest}

@@ -41,12 +41,9 @@ Offset: TypeAlias = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition.
-
-    An offset, once planned, always reads the same transactions, whatever happens to the cluster, unless
-    `failOnDataLoss` is false. Passing faults are waited out; one that outlasts the option `timeout` ends the query with
-    its reason.
-    """
+    """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition. An
+    offset, once planned, always reads the same transactions, whatever happens to the cluster, unless `failOnDataLoss`
+    is false. Passing faults are waited out; one that outlasts the option `timeout` ends the query with its reason."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         _check_endless(options)
@@ -146,11 +143,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, self._projection, partition.value)
 
     def _history(self, offset: Offset, *, in_a_hurry: bool = False) -> QueryHistory:
-        """Return the history at the address, for the log with which the query began: the offset's.
-
-        Its `cluster_key` raises `WrongClusterKey` if another log is there now. Raises that error itself if the option
-        `logKey` names another log than the offset.
-        """
+        """Return the history at the address, for the log with which the query began: the offset's. Its `cluster_key`
+        raises `WrongClusterKey` if another log is there now. Raises that error itself if the option `logKey` names
+        another log than the offset."""
         key = _key_in(offset) or self._key or self._options.log_key
         if key is not None and self._options.log_key not in (None, key):
             raise WrongClusterKey(

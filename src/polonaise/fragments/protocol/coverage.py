@@ -102,11 +102,9 @@ def spans_to_write(
     ids_max: int | None = None,
     rest: bool = True,
 ) -> list[Span]:
-    """Return the ids up to `committed` that none of a partition's fragments holds, in order.
-
-    With `ids_max` they are cut at the multiples of it, the same in every plan; then the ids after the last multiple,
-    which do not fill a span yet, are left for another time unless `rest`.
-    """
+    """Return the ids up to `committed` that none of a partition's fragments holds, in order. With `ids_max` they are
+    cut at the multiples of it, the same in every plan; then the ids after the last multiple, which do not fill a span
+    yet, are left for another time unless `rest`."""
     invariant(ids_max is None or ids_max > 0, "a span holds at least one id")
     holes = cover(fragments, Span(0, committed)).holes
     if ids_max is None:

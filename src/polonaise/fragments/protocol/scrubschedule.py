@@ -88,10 +88,8 @@ class FragmentScrub:
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
-
         With 0 bytes per second there are no rounds: only what reads could not use is looked at, at any rate. After
-        trouble that may pass, such as a store that does not answer, the scrub tries again in `again_s` seconds.
-        """
+        trouble that may pass, such as a store that does not answer, the scrub tries again in `again_s` seconds."""
         self._rounds: ScrubRounds[Verify] = ScrubRounds(bytes_per_s, every_s, first_s)
         self._again_s = again_s
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
@@ -186,11 +184,8 @@ class FragmentScrub:
         self._again.setdefault(name, (now_s, Verify(name, 0)))
 
     def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
-        """Note that the fragment could not be written again, and plan to read it again.
-
-        In `again_s` seconds if `passing`, as repairing it may succeed later without an operator; else in ten times as
-        long.
-        """
+        """Note that the fragment could not be written again, and plan to read it again. In `again_s` seconds if
+        `passing`, as repairing it may succeed later without an operator; else in ten times as long."""
         name = verify.name
         self._change(name, why=why)
         self._done(wall_us, name)

@@ -101,11 +101,9 @@ _LABELLED_MAX: Final = 14
 @dataclass(frozen=True)
 class Bars(Chart):
     """One bar for each value: upright over time where labels are dates, lying below each other where they are texts.
-
     Dates that are all the first of a month stand for months. Over more than 365 days or months, several share a bar. Of
     texts, the first thirty are drawn. Raises `BadOption` for labels of both kinds or with a time of day, for values
-    that are no finite numbers, and for marks at no label.
-    """
+    that are no finite numbers, and for marks at no label."""
 
     values: Sequence[tuple[Label, Number]]
 
@@ -213,10 +211,8 @@ class Series(NamedTuple):
 @dataclass(frozen=True)
 class Lines(Chart):
     """A line for each series. The first seven are coloured, with their names at their ends; others are grey, unnamed.
-
     Places are all times or all numbers. A mark is at (name of the series, place). Raises `BadOption` for places of both
-    kinds, for values that are no finite numbers, for two series of one name, and for marks that are at no line.
-    """
+    kinds, for values that are no finite numbers, for two series of one name, and for marks that are at no line."""
 
     series: Sequence[Series]
     _: KW_ONLY
@@ -345,12 +341,10 @@ _HEADING_MAX: Final = 150.0
 
 @dataclass(frozen=True)
 class Flows(Chart):
-    """Values by (from, to), none of them negative; the cells of other pairs are left empty.
-
-    Rows and columns are ordered by the sum of all that goes out from a name and comes in to it. If there are more than
-    sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative values, for values that are no
-    finite numbers, and for marks at pairs without a value.
-    """
+    """Values by (from, to), none of them negative; the cells of other pairs are left empty. Rows and columns are
+    ordered by the sum of all that goes out from a name and comes in to it. If there are more than sixteen, the smallest
+    are taken together as `others`. Raises `BadOption` for negative values, for values that are no finite numbers, and
+    for marks at pairs without a value."""
 
     values: Mapping[tuple[str, str], Number]
     _: KW_ONLY

@@ -34,9 +34,7 @@ def encode(
     locks: Sequence[bytes] | None,
 ) -> bytes:
     """Encode a block from its rows' headers, the CRCs and lengths of their bodies, and the bodies in any pieces.
-
-    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without them.
-    """
+    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without them."""
     parts: list[Buffer] = [
         headers.astype("<i4", copy=False).tobytes(),
         crcs.astype("<u4", copy=False).tobytes(),

@@ -125,10 +125,8 @@ def register_key(app: str) -> bytes:
 
 
 def next_step(progress: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
-    """Return what batch `batch` still needs in a partition.
-
-    Raises `batch_unfinished` if the partition holds some groups of an earlier batch, and not all of them.
-    """
+    """Return what batch `batch` still needs in a partition. Raises `batch_unfinished` if the partition holds some
+    groups of an earlier batch, and not all of them."""
     if progress is None or (progress.batch < batch and progress.finished):
         return Step.BEGIN
     # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not

@@ -63,9 +63,8 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
     """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible.
-
-    Extents of a replica's files are not divided, and with one among the extents there may be fewer than `splits_min`.
-    """
+    Extents of a replica's files are not divided, and with one among the extents there may be fewer than
+    `splits_min`."""
     total = sum(max(extent.bytes, _count(extent.span)) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))
@@ -110,11 +109,9 @@ def admitted(
     starts: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId], rows_max: int | None
 ) -> dict[PartitionId, TransactionId]:
     """Return the id before which to stop in each partition, for `rows_max` transactions in all (None: no limit).
-
     Partitions are read from their id in `starts`; `ends` holds the id after each one's last transaction. Every
     partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the others.
-    Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.
-    """
+    Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much."""
     waiting = {partition: end - starts[partition] for partition, end in ends.items() if end > starts[partition]}
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
