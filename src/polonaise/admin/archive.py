@@ -378,7 +378,7 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     covered = cover(names, Span(0, max((name.last for name in names), default=NO_TRANSACTION)))
     report.holes = covered.holes
     report.missing = cover(listed, Span(0, max((name.last for name in listed), default=NO_TRANSACTION))).holes
-    report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
+    report.transactions = sum(piece.span.length for piece in covered.pieces)
     report.last = archived_up_to(names)
     report.cluster_key = good[0].footer.cluster_key if good else None
     return report

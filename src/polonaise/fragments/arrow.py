@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from polonaise.errors import BadOption
 from polonaise.log.batch import Batch, EvidenceColumns
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("transaction_id", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("header", pa.int32(), nullable=False),
-        pa.field("data", pa.binary(), nullable=False),
-        pa.field("crc32", pa.int64(), nullable=False),
-        pa.field("client_id", pa.int32(), nullable=False),
-        pa.field("generation", pa.int32(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("session_id", pa.int64(), nullable=False),
-        pa.field("batch_first", pa.int64(), nullable=False),
-        pa.field("batch_generation", pa.int32(), nullable=False),
-        pa.field("batch_crc32", pa.int64(), nullable=False),
-        pa.field("batch_registers", pa.binary()),
-        pa.field("client_high_water_mark", pa.int64()),
-        pa.field("locks", pa.binary()),
-    ]
-)
-"""The columns of a fragment. `crc32` is of `data`; `timestamp` is the commit time of the batch."""
 
 LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
 """The layout of one lock in the column `locks`: 9 bytes, one lock after the other."""
@@ -64,7 +42,7 @@ def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBat
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=schema)
     rows = _BatchRows(batches)
-    return pa.RecordBatch.from_arrays([_MAKERS[name](rows) for name in columns], schema=schema)
+    return pa.RecordBatch.from_arrays([_COLUMNS[name].make(rows) for name in columns], schema=schema)
 
 
 class _BatchRows:
@@ -76,13 +54,9 @@ class _BatchRows:
     def starts(self) -> Any:
         return np.cumsum(self.counts) - self.counts
 
-    def repeated(self, values: list[int], kind: str) -> pa.Array:
-        """Return a column in which each batch's value, one of `values`, stands in all of the batch's rows."""
-        return pa.array(np.repeat(np.array(values, kind), self.counts))
-
-    def joined(self, columns: list[memoryview], kind: str) -> Any:
-        """Return the batches' columns, given as bytes, joined to one array of numpy type `kind`."""
-        return np.frombuffer(b"".join(columns), kind)
+    def joined(self, attribute: str, kind: str) -> Any:
+        """Return a column that each batch has as bytes, by its name there, as one array of numpy type `kind`."""
+        return np.frombuffer(b"".join([getattr(batch, attribute) for batch in self.batches]), kind)
 
 
 def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
@@ -98,15 +72,11 @@ def _ids(rows: _BatchRows) -> pa.Array:
     return pa.array(np.arange(rows.total, dtype="<i8") + np.repeat(firsts - rows.starts(), rows.counts))
 
 
-def _timestamps(rows: _BatchRows) -> pa.Array:
-    return rows.repeated([batch.commit_time_us for batch in rows.batches], "<i8").view(SCHEMA.field("timestamp").type)
-
-
 def _data(rows: _BatchRows) -> pa.Array:
     sizes = np.array([batch.data_bytes for batch in rows.batches])
     if int(sizes.sum()) > _BYTES_MAX:
         raise BadOption(f"{sizes.sum()} bytes of bodies do not fit into one column of Arrow: convert fewer batches")
-    ends = rows.joined([batch.data_ends for batch in rows.batches], "<u4")
+    ends = rows.joined("data_ends", "<u4")
     before = np.repeat(np.cumsum(sizes) - sizes, rows.counts)
     return _binary(ends + before, b"".join([batch.data for batch in rows.batches]))
 
@@ -146,21 +116,46 @@ def _locks_of(evidence: EvidenceColumns) -> pa.Array:
     return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, locks.tobytes())
 
 
-_MAKERS: Final[dict[str, Callable[[_BatchRows], Any]]] = {
-    "partition": lambda rows: rows.repeated([batch.partition for batch in rows.batches], "<i4"),
-    "transaction_id": _ids,
-    "timestamp": _timestamps,
-    "header": lambda rows: pa.array(rows.joined([batch.headers for batch in rows.batches], "<i4")),
-    "data": _data,
-    "crc32": lambda rows: pa.array(rows.joined([batch.data_crcs for batch in rows.batches], "<u4").astype("<i8")),
-    "client_id": lambda rows: pa.array(rows.joined([batch.client_ids for batch in rows.batches], "<i4")),
-    "generation": lambda rows: pa.array(rows.joined([batch.generations for batch in rows.batches], "<i4")),
-    "sequence": lambda rows: pa.array(rows.joined([batch.sequences for batch in rows.batches], "<i8")),
-    "session_id": lambda rows: rows.repeated([batch.session for batch in rows.batches], "<i8"),
-    "batch_first": lambda rows: rows.repeated([batch.first for batch in rows.batches], "<i8"),
-    "batch_generation": lambda rows: rows.repeated([batch.generation for batch in rows.batches], "<i4"),
-    "batch_crc32": lambda rows: rows.repeated([batch.crc for batch in rows.batches], "<i8"),
-    "batch_registers": _registers,
-    "client_high_water_mark": lambda rows: _judged_by(rows, pa.int64(), _marks_of),
-    "locks": lambda rows: _judged_by(rows, pa.binary(), _locks_of),
+class _Column(NamedTuple):
+    kind: pa.DataType
+    make: Callable[[_BatchRows], pa.Array]
+    nullable: bool = False
+
+
+def _of_batches(kind: pa.DataType, attribute: str) -> _Column:
+    """Return the column in which an attribute of each batch stands in all of the batch's rows."""
+
+    def make(rows: _BatchRows) -> pa.Array:
+        values = np.array([getattr(batch, attribute) for batch in rows.batches], f"<i{kind.bit_width // 8}")
+        return pa.array(np.repeat(values, rows.counts)).view(kind)
+
+    return _Column(kind, make)
+
+
+def _of_rows(kind: pa.DataType, attribute: str, stored: str) -> _Column:
+    """Return the column that batches have under this name, with numbers of numpy type `stored`."""
+    return _Column(
+        kind, lambda rows: pa.array(rows.joined(attribute, stored).astype(f"<i{kind.bit_width // 8}", copy=False))
+    )
+
+
+_COLUMNS: Final = {
+    "partition": _of_batches(pa.int32(), "partition"),
+    "transaction_id": _Column(pa.int64(), _ids),
+    "timestamp": _of_batches(pa.timestamp("us", tz="UTC"), "commit_time_us"),
+    "header": _of_rows(pa.int32(), "headers", "<i4"),
+    "data": _Column(pa.binary(), _data),
+    "crc32": _of_rows(pa.int64(), "data_crcs", "<u4"),
+    "client_id": _of_rows(pa.int32(), "client_ids", "<i4"),
+    "generation": _of_rows(pa.int32(), "generations", "<i4"),
+    "sequence": _of_rows(pa.int64(), "sequences", "<i8"),
+    "session_id": _of_batches(pa.int64(), "session"),
+    "batch_first": _of_batches(pa.int64(), "first"),
+    "batch_generation": _of_batches(pa.int32(), "generation"),
+    "batch_crc32": _of_batches(pa.int64(), "crc"),
+    "batch_registers": _Column(pa.binary(), _registers, nullable=True),
+    "client_high_water_mark": _Column(pa.int64(), lambda rows: _judged_by(rows, pa.int64(), _marks_of), nullable=True),
+    "locks": _Column(pa.binary(), lambda rows: _judged_by(rows, pa.binary(), _locks_of), nullable=True),
 }
+SCHEMA: Final = pa.schema([pa.field(name, each.kind, each.nullable) for name, each in _COLUMNS.items()])
+"""The columns of a fragment. `crc32` is of `data`; `timestamp` is the commit time of the batch."""

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -43,6 +43,7 @@ from polonaise.fragments.objects import (
 )
 from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.ranges import FOOTER_BYTES, Range
 from polonaise.fragments.store import LateStore, MendableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -68,8 +69,8 @@ class HistorySettings:
     """The size of the cache of row groups that were read last; one row group at least is kept."""
     chunk_bytes: int = 8 * 1024 * 1024
     """How much is fetched at a time of a fragment that is read through before anything of it is given out."""
-    footer_bytes: int = 64 * 1024
-    """How much is fetched of a fragment's end to read its footer: more than most footers have."""
+    footer_bytes: int = FOOTER_BYTES
+    """How much is fetched of a fragment's end to read its footer."""
     listing_s: float = 1.0
     """The least time between two listings of one partition that reads of missing ids cause, however many there are."""
     damaged_s: float = 10.0
@@ -441,10 +442,7 @@ class FragmentHistory:
         if last in opened.ends or not opened.footer.first <= last < opened.footer.last:
             return
         number = bisect_right(opened.firsts, last) - 1
-        parts = {
-            part.start: await self._store.get(opened.name, part.start, part.stop - part.start)
-            for part in parts_for_ends(opened.metadata, number)
-        }
+        parts = await self._fetched(opened.name, parts_for_ends(opened.metadata, number))
         with of_fragment(opened.name):
             opened.ends[last] = await asyncio.to_thread(decoded_end, opened, number, parts, last)
 
@@ -548,8 +546,10 @@ class FragmentHistory:
         self._opened.move_to_end(name)
         return opened
 
+    async def _fetched(self, name: FragmentName, parts: Iterable[Range]) -> dict[int, bytes]:
+        return {part.start: await self._store.get(name, part.start, part.stop - part.start) for part in parts}
+
     async def _end_of(self, name: FragmentName, size: int) -> bytes:
-        """Return the end of a fragment, with all of its footer."""
         length = min(size, self._settings.footer_bytes)
         end = await self._store.get(name, size - length, length)
         needed = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
@@ -590,10 +590,7 @@ class FragmentHistory:
         return batches
 
     async def _decoded(self, opened: OpenFragment, number: int) -> list[Batch]:
-        parts = {
-            part.start: await self._store.get(opened.name, part.start, part.stop - part.start)
-            for part in parts_for_group(opened.metadata, number)
-        }
+        parts = await self._fetched(opened.name, parts_for_group(opened.metadata, number))
         with of_fragment(opened.name):
             return await asyncio.to_thread(decoded_group, opened, number, parts)
 

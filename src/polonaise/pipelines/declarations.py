@@ -116,7 +116,7 @@ class TableView:
         try:
             frame = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
-            raise BadOption(f"the query of view {self.name}: {_first_line(error)}") from error
+            raise BadOption(f"the query of view {self.name}: {redacted_line(error) or type(error).__name__}") from error
         if not hasattr(frame, "columns"):
             raise BadOption(f"the query of view {self.name} returns {type(frame).__name__} and not a DataFrame")
         self._check_columns(frame.columns)
@@ -194,10 +194,6 @@ def raised(view: str, text: Column) -> Column:
 _INFINITE: Final = float("inf")
 _BEYOND: Final = "leave such rows out, or have the query count in a larger unit, or in decimal(38,0)"
 _OPTIONS_OF_JOBS: Final = (RANGE_OPTIONS - {"partitions"}) | {"cluster", "kafkacolumns"}
-
-
-def _first_line(error: Exception) -> str:
-    return redacted_line(error) or type(error).__name__
 
 
 # ------------------------------------------------------------------ from files

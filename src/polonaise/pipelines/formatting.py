@@ -22,7 +22,6 @@ _PLAIN: Final = re.compile(r"[^\s\"'\\,:]+")
 NOTHING: Final = "\N{EN DASH}"
 _MINUS: Final = "\N{MINUS SIGN}"
 _SCALES: Final = ((10**12, "T"), (10**9, "bn"), (10**6, "M"), (10**3, "k"))
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(value: Any) -> str:
@@ -102,9 +101,9 @@ def finite(value: Any) -> float:
 def place(value: Any) -> float:
     """Return a position on an axis: a number as it is, a date or time as seconds since 1970. Raises `BadOption`."""
     if isinstance(value, datetime):
-        return (_utc(value) - _EPOCH).total_seconds()
+        return _utc(value).timestamp()
     if isinstance(value, date):
-        return (datetime(value.year, value.month, value.day, tzinfo=UTC) - _EPOCH).total_seconds()
+        return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
     return finite(value)
 
 

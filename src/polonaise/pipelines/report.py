@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -28,19 +28,15 @@ from polonaise.pipelines.tables import Table
 from polonaise.redaction import redacted
 from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
+from polonaise.spark.schemas import COLUMNS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
 PERIODS: Final = ("second", "minute", "hour", "day", "month")
 _FITTING: Final = (("second", 600), ("minute", 10 * 3_600), ("hour", 14 * 86_400), ("day", 2 * 366 * 86_400))
 """Periods, each with the length of history, in seconds, up to which it is the default."""
-_COLUMNS: Final = (
-    "partition int, transaction_id long, timestamp timestamp, header int, data binary, "
-    "request struct<client_id: int, generation: int, sequence: long>"
-)
 
 
 class Summaries(NamedTuple):
@@ -79,7 +75,7 @@ def _fitting(partitions: pa.Table) -> str:
 def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
     """Yield the transactions grouped by partition, header, second and client; Spark keeps this until the end."""
     grouped = (
-        snapshot.read(schema=_COLUMNS)
+        snapshot.read(schema=", ".join(f"{name} {column.ddl}" for name, column in COLUMNS.items()))
         .groupBy(
             "partition",
             "header",
@@ -145,12 +141,8 @@ def _periods(seconds: DataFrame, period: str) -> DataFrame:
 
 
 def _sums() -> list[Column]:
-    return [
-        F.sum("transactions").alias("transactions"),
-        F.sum("bytes").alias("bytes"),
-        F.min("first_id").alias("first_id"),
-        F.max("last_id").alias("last_id"),
-    ]
+    by_name = {"transactions": F.sum, "bytes": F.sum, "first_id": F.min, "last_id": F.max}
+    return [made(name).alias(name) for name, made in by_name.items()]
 
 
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
@@ -188,7 +180,7 @@ class HowToReport:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source `polonaise`, such as `fragments`, `partitions`, ranges by id or time, and a decoder."""
     period: str | None = None
-    """One of `summaries.PERIODS`; None for one that fits the length of the history."""
+    """One of `PERIODS`; None for one that fits the length of the history."""
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
@@ -235,9 +227,7 @@ def report(
     `how.sections` raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to."""
     how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
-    if snapshot.cluster.startswith(FRAGMENTS):
-        return _written(snapshot, Path(directory), how, shown_progress)
-    with open_log(snapshot.cluster):
+    with nullcontext() if snapshot.cluster.startswith(FRAGMENTS) else open_log(snapshot.cluster):
         return _written(snapshot, Path(directory), how, shown_progress)
 
 

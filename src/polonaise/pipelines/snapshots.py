@@ -40,7 +40,7 @@ class Snapshot:
     @property
     def transactions(self) -> int:
         """The number of ids in the spans: transactions with any header, and the library's own ones, too."""
-        return sum(span.last - span.first + 1 for span in self.spans.values())
+        return sum(span.length for span in self.spans.values())
 
     def read(self, *, where: str | None = None, schema: str | None = None) -> DataFrame:
         """Return the transactions for which `where` holds, in the columns of `schema`, as `spark.read` does."""

@@ -7,9 +7,9 @@ have, a key that is too long. Here the policy for bodies that do not decode says
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
@@ -47,25 +47,32 @@ class RefusedRow(NamedTuple):
         return f"{_named(self.partition, self.transaction_id)}row {self.row}: {self.column} {self.reason}"
 
 
+NAMED_MAX: Final = 20
+"""Number of bodies, and of rows, that a report names, at most."""
+
+Named = TypeVar("Named", bound=Any)
+
+
 @dataclass(frozen=True)
-class NotHeld:
-    """The rows of a part of the log that the table can't hold."""
+class LeftOut(Generic[Named]):
+    """What a view's table lacks of a part of the log: bodies that do not decode, or rows that the table can't hold."""
 
     count: int = 0
-    named: Sequence[RefusedRow] = ()
-    """The first of them."""
+    named: Sequence[Named] = ()
+    """The first of them, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
-    """All of them, as rows of a table of refused rows, if they are kept."""
+    """All of them, as rows of a table beside the view's, if they are kept."""
 
-    def and_then(self, more: NotHeld, named_max: int) -> NotHeld:
-        """Add the rows of a later part of the log. `kept` of the result is None."""
-        return NotHeld(self.count + more.count, (*self.named, *more.named)[:named_max])
+    def and_then(self, more: Self) -> Self:
+        """Add those of a later part of the log. `kept` of the result is None."""
+        named = (*self.named, *more.named)[:NAMED_MAX]
+        return replace(self, count=self.count + more.count, named=named, kept=None)
 
     def fields(self) -> dict[str, Any]:
         return {"count": self.count, "named": [each._asdict() for each in self.named]}
 
 
-NONE_REFUSED: Final = NotHeld()
+NONE_REFUSED: Final = LeftOut[RefusedRow]()
 
 
 def column_of(field: StructField) -> Column:

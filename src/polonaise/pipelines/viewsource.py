@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
@@ -20,7 +20,15 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.rowtexts import shown
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
-from polonaise.pipelines.targetlimits import NONE_REFUSED, Limit, NotHeld, RefusedRow, refused_rows, without_refused
+from polonaise.pipelines.targetlimits import (
+    NAMED_MAX,
+    NONE_REFUSED,
+    LeftOut,
+    Limit,
+    RefusedRow,
+    refused_rows,
+    without_refused,
+)
 from polonaise.spark import query
 from polonaise.spark.options import FRAGMENTS, microseconds, range_options, read_options
 from polonaise.spark.queryhistory import QueryHistory
@@ -33,8 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-NAMED_MAX: Final = 20
-"""Number of undecodable bodies that a report names, at most."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
 _WAIT_S: Final = 1.0
@@ -71,25 +77,14 @@ class UndecodableBody(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Letters:
+class Letters(LeftOut[UndecodableBody]):
     """The undecodable bodies of a part of the log."""
 
-    count: int = 0
-    """Number of undecodable bodies."""
-    named: Sequence[UndecodableBody] = ()
-    """The first undecodable bodies, `NAMED_MAX` at most."""
-    kept: DataFrame | None = None
-    """All undecodable bodies as rows of a dead-letter table, if they are kept; None in what `and_then` returns."""
-    refused: NotHeld = NONE_REFUSED
+    refused: LeftOut[RefusedRow] = NONE_REFUSED
     """The rows of this part that the view's table can't hold."""
 
-    def and_then(self, more: Letters) -> Letters:
-        """Add the undecodable bodies of a later part of the log. `kept` of the result is None."""
-        named = (*self.named, *more.named)[:NAMED_MAX]
-        return Letters(self.count + more.count, named, refused=self.refused.and_then(more.refused, NAMED_MAX))
-
-    def fields(self) -> dict[str, Any]:
-        return {"count": self.count, "named": [each._asdict() for each in self.named]}
+    def and_then(self, more: Self) -> Self:
+        return replace(super().and_then(more), refused=self.refused.and_then(more.refused))
 
 
 NO_LETTERS: Final = Letters()
@@ -98,11 +93,11 @@ NO_LETTERS: Final = Letters()
 def policy_of(view: TableView, given: str | None = None, *, has_limits: bool = False) -> UndecodablePolicy:
     """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`. Where the
     table `has_limits`, the policy is for the rows that it can't hold, too."""
-    options = {name.lower(): value for name, value in view.read.items()}
-    declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
-    if declared is not None and _OLDER in options:
+    words = _words(view.read)
+    declared = words.get(_OPTION.lower())
+    if declared is not None and _OLDER in words:
         raise BadOption(f"view {view.name}: read has both {_OPTION} and failOnDecodeError: keep {_OPTION} only")
-    in_rows = declared in _IN_ROWS or str(options.get(_OLDER, "true")).strip().lower() == "false"
+    in_rows = _are_in_rows(words)
     policy = policy_named(given or ("fail" if in_rows else declared) or "fail")
     if policy is UndecodablePolicy.FAIL or has_limits:
         return policy
@@ -112,9 +107,18 @@ def policy_of(view: TableView, given: str | None = None, *, has_limits: bool = F
             f"(failOnDecodeError=false, {_OPTION}=column or only): take that out of read and rebuild, then {_OPTION} "
             "can be changed from run to run"
         )
-    if "decoder" not in options:
+    if "decoder" not in words:
         raise BadOption(f"view {view.name} has no decoder, so no body is undecodable: leave {_OPTION} out")
     return policy
+
+
+def _words(options: Mapping[str, object]) -> dict[str, str]:
+    return {name.lower(): str(value).strip().lower() for name, value in options.items()}
+
+
+def _are_in_rows(words: Mapping[str, str]) -> bool:
+    """Whether the query itself sees undecodable bodies, by the options of the source in lower case."""
+    return words.get(_OPTION.lower()) in _IN_ROWS or words.get(_OLDER) == "false"
 
 
 def policy_named(word: str) -> UndecodablePolicy:
@@ -145,15 +149,15 @@ class ViewSource:
         self.policy = policy
         # One rule for marks and rows, which else could come of two stores: the job's store counts, then the view's.
         jobs = {name.lower() for name in source.options} | ({_STORE} if source.address.startswith(FRAGMENTS) else set())
-        own = {
-            name: value
-            for name, value in view.read.items()
-            if name.lower() not in jobs and (name.lower() != _OPTION.lower() or str(value).strip().lower() in _IN_ROWS)
+        if _words(view.read).get(_OPTION.lower()) not in _IN_ROWS:  # the policy says what becomes of them
+            jobs.add(_OPTION.lower())
+        self._read = {
+            **{name: value for name, value in view.read.items() if name.lower() not in jobs},
+            **source.options,
         }
-        self._read = {**own, **source.options}
-        given = {name.lower(): str(value).strip().lower() for name, value in self._read.items()}
-        in_rows = given.get(_OPTION.lower()) in _IN_ROWS or given.get(_OLDER) == "false"
-        self._may_lack_bodies = policy is not UndecodablePolicy.FAIL and "decoder" in given and not in_rows
+        words = _words(self._read)
+        left_out = policy is not UndecodablePolicy.FAIL and not _are_in_rows(words)
+        self._may_lack_bodies = left_out and "decoder" in words
         """Whether undecodable bodies are left out of what the query sees."""
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
@@ -237,12 +241,12 @@ class ViewSource:
         named = [UndecodableBody(*row) for row in first.collect()] if count else []
         return Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
 
-    def _refused_in(self, rows: DataFrame) -> NotHeld:
+    def _refused_in(self, rows: DataFrame) -> LeftOut[RefusedRow]:
         count = rows.count()
         columns = ("partition", "transaction_id", "column_name", "reason", "shown")
         first = rows.orderBy("partition", "transaction_id", "shown").select(*columns).limit(NAMED_MAX)
         named = [RefusedRow(*row)._replace(row=shown(row["shown"])) for row in first.collect()] if count else []
-        return NotHeld(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
+        return LeftOut(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""

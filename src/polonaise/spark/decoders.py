@@ -31,8 +31,6 @@ DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 
 
 class _Bodies(NamedTuple):
-    """Some of a batch's bodies."""
-
     indexes: Sequence[int]
     """In the batch, ascending."""
     bodies: Sequence[bytes]
@@ -284,12 +282,7 @@ def _protobuf_rows(options: Mapping[str, str]) -> DecodeRow:
             f"decoder.message={options['message']!r} is no Protocol Buffers message: write module:Name of a class that "
             "protoc made"
         )
-
-    def decode(body: bytes) -> Mapping[str, Any]:
-        found = message.FromString(body)
-        return _fields(found)
-
-    return decode
+    return lambda body: _fields(message.FromString(body))
 
 
 def _fields(message: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class OneLog:
             return
         names = {name for each in due for name in each}
         found = clusters.wait(lambda: self._looked_at(names))
-        facts = [each for each in found.facts if _is_of(each, cluster_key)]
+        facts = [each for each in found.facts if cluster_key in (None, each.footer.cluster_key)]
         if wrong := contradictions(facts):
             told = "; ".join(each.what for each in wrong[:_TOLD_MAX])
             more = f" (and {len(wrong) - _TOLD_MAX} more)" if len(wrong) > _TOLD_MAX else ""
@@ -134,10 +134,6 @@ class _LookedAt(NamedTuple):
 
     facts: list[FragmentFacts]
     bad: dict[FragmentName, PolonaiseError]
-
-
-def _is_of(facts: FragmentFacts, cluster_key: bytes | None) -> bool:
-    return cluster_key is None or facts.footer.cluster_key == cluster_key
 
 
 _ADVICE: Final = (

@@ -403,7 +403,6 @@ class QueryHistory:
 
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
         """Return the extent of a range that the servers have, after reading its first batch, to estimate its size."""
-        count = span.last - span.first + 1
         try:
             batch = self._batch_at(partition, span.first)
         except HistoryTrimmed as error:
@@ -415,7 +414,7 @@ class QueryHistory:
             )
         if self.store is not None:
             self._continuation(log, partition).check_below(span.first)
-        return Extent(partition, span, None, count * batch.bytes // batch.transactions)
+        return Extent(partition, span, None, span.length * batch.bytes // batch.transactions)
 
     def _trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
         """Return the error for a range that the servers have dropped, with what the query can do about it."""

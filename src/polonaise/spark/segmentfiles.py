@@ -145,7 +145,7 @@ class SegmentFiles:
         for segment in examined.segments:
             part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
             if part.first <= part.last:
-                size = segment.bytes * _count(part) // _count(segment.span)
+                size = segment.bytes * part.length // segment.span.length
                 extents.append(Extent(partition, part, None, size, bounds=examined.bounds))
         return extents
 
@@ -344,7 +344,3 @@ async def _batches(path: str, files: Files, span: Span, key: bytes | None) -> As
                     return
         if scan.bad and not scan.torn:
             raise SegmentDamaged(f"{path}: {scan.bad}; the first transaction that can't be had is {scan.last + 1}")
-
-
-def _count(span: Span) -> int:
-    return span.last - span.first + 1

@@ -17,6 +17,11 @@ class Span(NamedTuple):
     first: TransactionId
     last: TransactionId
 
+    @property
+    def length(self) -> int:
+        """How many ids these are."""
+        return self.last - self.first + 1
+
 
 class BatchEnd(NamedTuple):
     """The end of a batch of the log. What has the same batch there has the same ones before it."""

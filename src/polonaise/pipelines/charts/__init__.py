@@ -1,6 +1,6 @@
 """Charts of a report, from plain values: `Bars`, `Lines` and `Flows`, with `Series` and `Mark`.
 
-`figure` has what all of them share, `canvas` draws them, and alone imports matplotlib.
+`figures` says what each looks like; `canvas` draws them, and alone imports matplotlib.
 """
 
 from polonaise.pipelines.charts.figures import Bars, Chart, Flows, Lines, Mark, Series

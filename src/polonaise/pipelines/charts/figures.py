@@ -410,16 +410,13 @@ def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int
     most = max(cells.values()) or 1.0
     axes = _grid(chart, [*rows, "in all"], [*columns, "in all"])
     room = axes.bbox.width / (last_column + 1) / 3.3  # the longest text, 123 M, is about as wide as its size times this
+    centred: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
     for (row, column), value in cells.items():
         about = f"{rows[row]} → {columns[column]}: {read(value)} {chart.unit}".rstrip()
         axes.bar(column, 0.93, 0.97, row - 0.465, color=COLOUR["heat"], alpha=value / most, gid=about)
-        axes.text(
-            column, row, short(value), ha="center", va="center_baseline", size=min(TEXT, room), color=COLOUR["text"]
-        )
+        axes.text(column, row, short(value), size=min(TEXT, room), color=COLOUR["text"], **centred)
     for (row, column), value in sums.items():
-        axes.text(
-            column, row, short(value), ha="center", va="center_baseline", size=min(SMALL, room), color=COLOUR["soft"]
-        )
+        axes.text(column, row, short(value), size=min(SMALL, room), color=COLOUR["soft"], **centred)
     for position, mark in chart.shown_marks():
         row, column = row_of[mark.at[0]], column_of[mark.at[1]]
         axes.bar(column, 0.93, 0.97, row - 0.465, color="none", edgecolor=COLOUR["bad"], linewidth=2)

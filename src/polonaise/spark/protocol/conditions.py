@@ -30,8 +30,6 @@ _INT32: Final = Span(-(2**31), 2**31 - 1)
 
 
 class _Term(NamedTuple):
-    """One comparison of a column with a value."""
-
     column: str
     operator: str
     value: str

@@ -42,7 +42,7 @@ def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, 
     """Return the parts of `wanted` that can be read from fragments. `fragments` gives the size of each in bytes."""
     extents = []
     for fragment, span in cover(fragments, wanted).pieces:
-        share = (span.last - span.first + 1) / (fragment.last - fragment.first + 1)
+        share = span.length / (fragment.last - fragment.first + 1)
         size = fragments[fragment]
         extents.append(Extent(partition, span, fragment, int(size * share), size))
     return extents
@@ -65,7 +65,7 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
     """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible.
     Extents of a replica's files are not divided, and with one among the extents there may be fewer than
     `splits_min`."""
-    total = sum(max(extent.bytes, _count(extent.span)) for extent in extents)
+    total = sum(max(extent.bytes, extent.span.length) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))
     splits = [split for extent in extents for split in _divided(extent, size)]
@@ -73,8 +73,8 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
     if any(extent.bounds is not None for extent in extents):
         return splits
     while len(splits) < splits_min:
-        largest = max(range(len(splits)), key=lambda index: _count(splits[index].span), default=None)
-        if largest is None or _count(splits[largest].span) < 2:
+        largest = max(range(len(splits)), key=lambda index: splits[index].span.length, default=None)
+        if largest is None or splits[largest].span.length < 2:
             break
         splits[largest : largest + 1] = _halves(splits[largest])
     return splits
@@ -85,10 +85,10 @@ def _divided(extent: Extent, size: int) -> Iterator[Split]:
     if extent.bounds is not None:
         yield Split(extent.partition, extent.span, None, bounds=extent.bounds)
         return
-    parts = min(max(-(-max(extent.bytes, _count(extent.span)) // size), 1), _count(extent.span))
+    parts = min(max(-(-max(extent.bytes, extent.span.length) // size), 1), extent.span.length)
     first: TransactionId = extent.span.first
     for part in range(1, parts + 1):
-        last = extent.span.first + _count(extent.span) * part // parts - 1
+        last = extent.span.first + extent.span.length * part // parts - 1
         yield Split(extent.partition, Span(first, last), extent.fragment, extent.fragment_bytes)
         first = last + 1
 
@@ -99,10 +99,6 @@ def _halves(split: Split) -> list[Split]:
         split._replace(span=Span(split.span.first, middle)),
         split._replace(span=Span(middle + 1, split.span.last)),
     ]
-
-
-def _count(span: Span) -> int:
-    return span.last - span.first + 1
 
 
 def admitted(
