@@ -10,11 +10,12 @@ import pytest
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, damaged, deleted, outdated
-from polonaise.coordination.coordinator import UNIQUE_ID_MAX, first_entries
+from polonaise.coordination.coordinator import first_entries
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.rebuilding import UNIQUE_IDS_APART
 from polonaise.coordination.seen import CALM_S
 from polonaise.coordination.values import (
+    UNIQUE_ID_MAX,
     VERSIONS_APART,
     Assignment,
     Beginning,

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from polonaise.admin.archive import no_fragments
-from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
     DESCRIPTION,
     NOBODY,
+    UNIQUE_ID_MAX,
     Assignment,
     Beginning,
     ClusterDescription,

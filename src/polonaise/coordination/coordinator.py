@@ -27,6 +27,7 @@ from polonaise.coordination.values import (
     EXPECTED,
     MEMBERS,
     UNIQUE_ID,
+    UNIQUE_ID_MAX,
     Assignment,
     Beginning,
     ClusterDescription,
@@ -58,9 +59,6 @@ from polonaise.host import Clock
 from polonaise.recoverycommand import recovery_of
 from polonaise.redaction import redacted
 from polonaise.terms import ClusterTopics, PartitionId, ServerId, SessionId, StorageId, counted
-
-UNIQUE_ID_MAX: Final = 2**31 - 1
-"""A batch has signed 32-bit client ids."""
 
 _registration_in: Final = functools.lru_cache(maxsize=256)(Registration.decode)
 """Every server looks at all registrations again and again, and they seldom change."""

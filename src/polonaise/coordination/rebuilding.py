@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from polonaise.coordination.values import (
     NOBODY,
+    UNIQUE_ID_MAX,
     VERSIONS_APART,
     Assignment,
     Beginning,
@@ -31,6 +32,7 @@ from polonaise.coordination.values import (
     Owner,
     PartitionValue,
     made_again,
+    short,
 )
 from polonaise.errors import RecoveryUnsafe, fault
 from polonaise.redaction import redacted
@@ -41,7 +43,6 @@ SESSIONS_APART: Final = 1_000_000
 GENERATIONS_APART: Final = 1_000_000
 UNIQUE_IDS_APART: Final = 1 << 20
 """More than can be given out between two looks of a server at how many there were."""
-UNIQUE_ID_MAX: Final = 2**31 - 1
 BACKUP: Final = "backup"
 """The backup's name where an operator chooses whom to believe."""
 
@@ -344,11 +345,11 @@ def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, Nod
     keys: dict[bytes, list[StorageId]] = {}
     for name, answer in sorted(answers.items()):
         keys.setdefault(answer.cluster_key, []).append(name)
-    belong = ", ".join(f"{', '.join(names)} to {_short(key)}" for key, names in keys.items())
+    belong = ", ".join(f"{', '.join(names)} to {short(key)}" for key, names in keys.items())
     reasons = [f"the storage nodes belong to different clusters: {belong}"] if len(keys) > 1 else []
     reasons += [
-        f"storage node {name} belongs to cluster {_short(each.cluster_key)}, and what it has noted is of another one, "
-        f"{_short(each.noted.description.key)}"
+        f"storage node {name} belongs to cluster {short(each.cluster_key)}, and what it has noted is of another one, "
+        f"{short(each.noted.description.key)}"
         for name, each in sorted(answers.items())
         if each.noted.description is not None and each.noted.description.key != each.cluster_key
     ]
@@ -358,8 +359,8 @@ def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, Nod
         return [*reasons, "the backup does not tell of which cluster it is"]
     if keys.keys() - {backup.description.key}:
         reasons.append(
-            f"the backup is of cluster {_short(backup.description.key)}, the storage nodes belong to "
-            f"{' and '.join(map(_short, keys))}: give the backup of that cluster, or correct the addresses"
+            f"the backup is of cluster {short(backup.description.key)}, the storage nodes belong to "
+            f"{' and '.join(map(short, keys))}: give the backup of that cluster, or correct the addresses"
         )
     return reasons
 
@@ -394,10 +395,6 @@ def _check_unused(
         "coordinator would take their partitions away: correct it. If their coordinator has lost its data, stop them "
         f"first; only if they can't be stopped, repeat the command with --confirm {description.key.hex()}",
     )
-
-
-def _short(key: bytes) -> str:
-    return key.hex()[:8]
 
 
 def _rebuild(

@@ -99,6 +99,8 @@ class Requirement:
 DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
+UNIQUE_ID_MAX: Final = 2**31 - 1
+"""A batch has signed 32-bit client ids."""
 EXPECTED: Final = "expected-servers"
 """There from the first server on that has a name."""
 MEMBERS: Final = "members"
@@ -239,24 +241,21 @@ class PartitionValue(CoordinatorValue):
         return cls(generation=0, session=NO_SESSION, members=members)
 
     def encode(self) -> bytes:
-        engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
-        more: dict[str, Any] = {}
-        if self.required is not None:
-            more["required"] = self.required.fields
-        if self.outdated != NO_SESSION:
-            more["outdated"] = self.outdated
         resets = [
             [r.to, r.source, r.known, r.asked_us, r.session, r.certain, *([r.begun] if r.begun != NO_SESSION else [])]
             for r in self.resets
         ]
         return _encode(
-            **({"resets": resets} if resets else {}),
-            **more,
+            {
+                "resets": resets,
+                "required": None if self.required is None else self.required.fields,
+                "outdated": None if self.outdated == NO_SESSION else self.outdated,
+            },
             generation=self.generation,
             session=self.session,
-            members=list(self.members),
-            next=None if self.next is None else list(self.next),
-            engagements=engagements,
+            members=self.members,
+            next=self.next,
+            engagements={name: [e.session, e.closing] for name, e in sorted(self.engagements.items())},
         )
 
     @classmethod
@@ -357,8 +356,7 @@ class ClusterDescription(CoordinatorValue):
         """Whether a cluster can have this description after that one: topics only grow, and none goes."""
         if not isinstance(earlier, ClusterDescription):
             return False
-        kept = all(self.topics.get(name, ())[: len(ids)] == ids for name, ids in earlier.topics.items())
-        return kept and (self.key, self.partitions) == (earlier.key, earlier.partitions)
+        return self.key == earlier.key and self.shape.may_follow(earlier.shape)
 
     def may_be_after(self, other: ClusterDescription, others_version: int, version: int) -> bool:
         """Whether a cluster can have had both, this one of `version` no earlier than the other."""
@@ -408,7 +406,7 @@ class ClusterDescription(CoordinatorValue):
     @property
     def total(self) -> int:
         """The number of all partitions: their ids are 0 to `total - 1`."""
-        return self.partitions + sum(map(len, self.topics.values()))
+        return self.shape.total
 
     @property
     def shape(self) -> ClusterTopics:
@@ -475,23 +473,12 @@ class ClusterDescription(CoordinatorValue):
 
     @property
     def label(self) -> str:
-        """The beginning of the key: enough to tell clusters apart."""
-        return self.key.hex()[:8]
+        return short(self.key)
 
     def encode(self) -> bytes:
-        given = {"addresses": self.addresses, "zones": self.zones, "topics": self.topics}
-        more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
-        if self.copies is not None:
-            more["copies"] = self.copies
-        if self.draining:
-            more["draining"] = list(self.draining)
-        if self.required is not None:
-            more["required"] = list(self.required)
-        if self.topics_required:
-            more["topics_required"] = {topic: list(demand) for topic, demand in self.topics_required.items()}
-        return _encode(
-            key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
-        )
+        names = ("addresses", "zones", "topics", "copies", "draining", "required", "topics_required")
+        more = {name: getattr(self, name) for name in names}
+        return _encode(more, key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=self.storage)
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
@@ -513,6 +500,11 @@ class ClusterDescription(CoordinatorValue):
             uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics, required,
             topics_required,
         )  # fmt: skip
+
+
+def short(key: bytes) -> str:
+    """Return the beginning of a cluster key: enough to tell clusters apart."""
+    return key.hex()[:8]
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -542,7 +534,7 @@ class UniqueIds(CoordinatorValue):
     as it was made. Versions before 0.2 pass over it."""
 
     def encode(self) -> bytes:
-        return _encode(**({"raised_us": self.raised_us} if self.raised_us else {}))
+        return _encode({"raised_us": self.raised_us or None})
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
@@ -593,7 +585,7 @@ class ExpectedServers(CoordinatorValue):
     servers: Mapping[str, ExpectedServer] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return _encode(servers={name: list(each) for name, each in sorted(self.servers.items())})
+        return _encode(servers=dict(sorted(self.servers.items())))
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
@@ -641,5 +633,7 @@ def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[Stora
     return given
 
 
-def _encode(**fields: Any) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+def _encode(more: Mapping[str, Any] | None = None, /, **fields: Any) -> bytes:
+    """Return the JSON of these fields, and of those of `more` that are neither None nor empty."""
+    given = {name: value for name, value in (more or {}).items() if value not in (None, (), [], {})}
+    return json.dumps({**fields, **given}, sort_keys=True, separators=(",", ":"), default=dict).encode()

@@ -17,7 +17,8 @@ _LAG_S: Final = 5.0
 """For so long a majority of an ensemble, none of which leads, has to be behind: a server that lags catches up
 before."""
 _SERVER: Final = re.compile(r"^Zxid: 0x([0-9a-fA-F]{1,16})$.*^Mode: (\w+)$", re.MULTILINE | re.DOTALL)
-_NOT_SERVING: Final = "not currently serving"
+NOT_SERVING: Final = "not currently serving"
+"""What a server says that has not joined a majority of its ensemble."""
 
 
 class ServerState(NamedTuple):
@@ -40,7 +41,7 @@ def why_ended(server: str, answer: str, seen: int) -> str:
     what it said to `srvr`, and `seen` the last transaction that this process has seen."""
     state = state_in(answer)
     if state is None:
-        if _NOT_SERVING in answer:
+        if NOT_SERVING in answer:
             return f"{server} does not serve: it has not joined a majority of the ensemble"
         return f"{server} answers, and has ended this process's connection without a reason" if answer else ""
     if state.last >= seen:
@@ -70,7 +71,7 @@ class DataTrial:
     def refused(self, server: str, answer: str, seen: int, servers: int, now_s: float) -> bool:
         """Whether a session has to be begun anew, after one of so many servers ended a connection (`why_ended`)."""
         state = state_in(answer)
-        if not answer or _NOT_SERVING in answer:  # it may be electing a leader
+        if not answer or NOT_SERVING in answer:  # it may be electing a leader
             self._behind.pop(server, None)
             return False
         if self._refused_s is None:

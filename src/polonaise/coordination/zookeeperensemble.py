@@ -7,6 +7,8 @@ import ssl
 from typing import Final
 
 from polonaise.coordination.backend import NotAsked
+from polonaise.coordination.zookeeperdata import NOT_SERVING
+from polonaise.coordination.zookeepersession import dialling_context
 from polonaise.errors import CertificateUnusable
 from polonaise.host import broken_off
 from polonaise.host.address import HostPort, parse_address
@@ -17,7 +19,6 @@ from polonaise.host.tls import TlsFiles, TlsIdentity
 _WORD: Final = b"srvr"
 """Answered by default, also over TLS: it says whether the server serves."""
 _SERVES: Final = "Mode: "
-_NOT_SERVING: Final = "not currently serving"
 _NO_TLS: Final = bytes(8)
 """No message of TLS begins so. A server with TLS waits for more than `_WORD`, as if it hung; after these bytes it ends
 the connection."""
@@ -40,7 +41,7 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
     assert isinstance(parsed, HostPort)
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await _answer(parsed, None if tls is None else _dialling(tls), timeout_s / 2)
+            answer = await _answer(parsed, None if tls is None else dialling_context(TlsIdentity(tls)), timeout_s / 2)
     except CertificateUnusable as error:
         return NotAsked(f"can't be asked: {error}")
     except TimeoutError as error:
@@ -55,16 +56,10 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
         return "ends connections without TLS: it has TLS only; name this process's files (POLONAISE_TLS_CA, …)"
     if _SERVES in answer:
         return ""
-    if _NOT_SERVING in answer:
+    if NOT_SERVING in answer:
         return "does not serve: it has not joined a majority of the ensemble"
     # One that may not tell, by its `4lw.commands.whitelist`, has answered all the same.
     return "" if answer else "closed the connection without an answer"
-
-
-def _dialling(tls: TlsFiles) -> ssl.SSLContext:
-    context = TlsIdentity(tls).dialling()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
-    return context
 
 
 async def _answer(address: HostPort, context: ssl.SSLContext | None, patience_s: float) -> str:

@@ -75,6 +75,12 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return plain
 
 
+def dialling_context(identity: TlsIdentity) -> ssl.SSLContext:
+    context = identity.dialling()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
+    return context
+
+
 class TlsHandler(PatientHandler):
     """The same, with the TLS files as they are at that time. kazoo's own way believes the system's CAs besides, fails
     while certificate and key are being replaced, and does not close the socket after a failed handshake."""
@@ -90,10 +96,9 @@ class TlsHandler(PatientHandler):
         try:
             if self._identity is None:
                 self._identity = TlsIdentity(self._files)
-            context = self._identity.dialling()
+            context = dialling_context(self._identity)
         except CertificateUnusable as error:
             raise ConnectionError(str(error)) from error
-        context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
         plain = super().create_connection(address, timeout)
         try:
             made = context.wrap_socket(plain, server_hostname=hostname or address[0])

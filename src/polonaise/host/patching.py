@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from polonaise.errors import fault
 
 
-class _Library(NamedTuple):
+class PatchingLibrary(NamedTuple):
     name: str
     module: str
     """Loaded if anything was patched; it knows what."""
@@ -21,6 +21,7 @@ class _Library(NamedTuple):
     whole: str
     """The call that patches all of them."""
     spared: str
+    """The call that leaves threads as they are."""
 
     def patched(self) -> list[str]:
         """Return those of `threads` and `together` that are patched; none if no one of `threads` is."""
@@ -32,7 +33,7 @@ class _Library(NamedTuple):
 
 
 _LIBRARIES: Final = (
-    _Library(
+    PatchingLibrary(
         "gevent",
         "gevent.monkey",
         "is_module_patched",
@@ -41,7 +42,7 @@ _LIBRARIES: Final = (
         whole="monkey.patch_all()",
         spared="monkey.patch_all(thread=False, queue=False, select=False)",
     ),
-    _Library(
+    PatchingLibrary(
         "eventlet",
         "eventlet.patcher",
         "is_monkey_patched",
@@ -53,17 +54,9 @@ _LIBRARIES: Final = (
 )
 
 
-class PatchedThreads(NamedTuple):
-    """What has patched the threads of this process."""
-
-    library: str
-    spared: str
-    """The call that leaves them as they are."""
-
-
-def patched_threads() -> PatchedThreads | None:
+def patched_threads() -> PatchingLibrary | None:
     """Return which library has patched threads, or a part of what they wait with, if any."""
-    return next((PatchedThreads(each.name, each.spared) for each in _LIBRARIES if each.patched()), None)
+    return next((each for each in _LIBRARIES if each.patched()), None)
 
 
 def check_patches() -> None:

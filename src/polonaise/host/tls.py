@@ -13,7 +13,7 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
@@ -58,10 +58,8 @@ class VouchedFor(NamedTuple):
 
 def said_by(certificate: PeerCertificate) -> VouchedFor:
     """Return what a verified certificate says of its holder: nothing is checked here."""
-    names = list(_alternative_names(certificate))
-    common = [
-        str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
-    ]  # fmt: skip
+    names = [(str(kind), str(value)) for kind, value in certificate.get("subjectAltName", ())]
+    common = [str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     name = next(iter([*common, *(value for _, value in names)]), "without a name")
     words = {value.removeprefix(ROLE_URI) for kind, value in names if kind == "URI" and value.startswith(ROLE_URI)}
     expires = certificate.get("notAfter")
@@ -70,12 +68,6 @@ def said_by(certificate: PeerCertificate) -> VouchedFor:
         frozenset(words.intersection(ROLE_WORDS)),
         float("inf") if expires is None else float(ssl.cert_time_to_seconds(str(expires))),
     )
-
-
-def _alternative_names(certificate: PeerCertificate) -> Iterator[tuple[str, str]]:
-    """Yield kind (DNS, IP Address, URI) and value of each."""
-    for kind, value in certificate.get("subjectAltName", ()):
-        yield str(kind), str(value)
 
 
 OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
@@ -404,15 +396,10 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
     return _Contexts(accepting, dialling, own)
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file as `open` does, but a pipe at once."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _check_text(path: str, mark: str, kind: str) -> None:
     """Raise `CertificateUnusable` unless the file holds `mark`; warn of a private key that other users may read."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a pipe, too
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise CertificateUnusable(f"{path!r} can't be read: it is no ordinary file: name one with a {kind}")

@@ -289,7 +289,7 @@ def take(address: EmbeddedAddress) -> HostElection:
     if (patched := patched_threads()) is not None:
         raise fault(
             "host_failed",
-            f"{patched.library} has patched the threads of this process, and the nodes of an embedded log need a "
+            f"{patched.name} has patched the threads of this process, and the nodes of an embedded log need a "
             "thread of their own: open it with ?host=no here while another process hosts it, or run a cluster and "
             f"open its address, or leave threads and what they wait with as they are, by {patched.spared}",
         )

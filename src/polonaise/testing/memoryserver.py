@@ -169,7 +169,8 @@ class MemoryPartition:
 
     def _carry_out(self, effect: Effect) -> None:
         """Carry out one effect, or withhold it while the feed is suspended."""
-        if self.feed_suspended and _is_of_feed(effect):
+        is_answer = isinstance(effect, Answer) and isinstance(effect.message, Mounted | Flushed)
+        if self.feed_suspended and (is_answer or isinstance(effect, FeedBatch)):
             self._withheld.append(effect)
             return
         match effect:
@@ -211,12 +212,6 @@ class MemoryPartition:
             Committed(batch.first, batch.last, bytes(batch.view)) for batch in self._replica.from_id(effect.first)
         ]
         self.carry_out(self.owner.history_read(effect.mount, batches))
-
-
-def _is_of_feed(effect: Effect) -> bool:
-    return isinstance(effect, FeedBatch) or (
-        isinstance(effect, Answer) and isinstance(effect.message, (Mounted, Flushed))
-    )
 
 
 _PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
