@@ -54,7 +54,7 @@ Named = TypeVar("Named", bound=Any)
 
 
 @dataclass(frozen=True)
-class LeftOut(Generic[Named]):
+class NotHeld(Generic[Named]):
     """What a view's table lacks of a part of the log: bodies that do not decode, or rows that the table can't hold."""
 
     count: int = 0
@@ -72,7 +72,7 @@ class LeftOut(Generic[Named]):
         return {"count": self.count, "named": [each._asdict() for each in self.named]}
 
 
-NONE_REFUSED: Final = LeftOut[RefusedRow]()
+NONE_REFUSED: Final = NotHeld[RefusedRow]()
 
 
 def column_of(field: StructField) -> Column:

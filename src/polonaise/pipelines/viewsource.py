@@ -23,8 +23,8 @@ from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.pipelines.targetlimits import (
     NAMED_MAX,
     NONE_REFUSED,
-    LeftOut,
     Limit,
+    NotHeld,
     RefusedRow,
     refused_rows,
     without_refused,
@@ -77,10 +77,10 @@ class UndecodableBody(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Letters(LeftOut[UndecodableBody]):
+class Letters(NotHeld[UndecodableBody]):
     """The undecodable bodies of a part of the log."""
 
-    refused: LeftOut[RefusedRow] = NONE_REFUSED
+    refused: NotHeld[RefusedRow] = NONE_REFUSED
     """The rows of this part that the view's table can't hold."""
 
     def and_then(self, more: Self) -> Self:
@@ -241,12 +241,12 @@ class ViewSource:
         named = [UndecodableBody(*row) for row in first.collect()] if count else []
         return Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
 
-    def _refused_in(self, rows: DataFrame) -> LeftOut[RefusedRow]:
+    def _refused_in(self, rows: DataFrame) -> NotHeld[RefusedRow]:
         count = rows.count()
         columns = ("partition", "transaction_id", "column_name", "reason", "shown")
         first = rows.orderBy("partition", "transaction_id", "shown").select(*columns).limit(NAMED_MAX)
         named = [RefusedRow(*row)._replace(row=shown(row["shown"])) for row in first.collect()] if count else []
-        return LeftOut(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
+        return NotHeld(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""
