@@ -203,7 +203,7 @@ async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str,
             await view.high_water_mark(0)
             assert await view.apply_run(whole) == 4
         assert view.tried == [20, 20, 10, 5], "twice, since the connection may have been closed while it was idle"
-        while view._portions[0].most > 1:
+        while view._workers.portions[0].most > 1:
             with contextlib.suppress(ViewUnavailable):
                 await view.apply_run(whole[counted(url) :])
         view.tried.clear()
@@ -219,8 +219,8 @@ async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str,
 
 async def test_mixed_partitions_have_portions_of_their_own(sqlite_url: str) -> None:
     view = Kept(sqlite_url)
-    view._portions[1] = Portion()
-    view._portions[1].most = 1
+    view._workers.portions[1] = Portion()
+    view._workers.portions[1].most = 1
     await asyncio.gather(view.high_water_mark(0), view.high_water_mark(1))
     assert await view.apply_run(run(1, 1, 1)) == 2
     await view.close()

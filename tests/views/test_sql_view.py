@@ -596,7 +596,7 @@ async def test_tables_are_not_looked_at_with_each_run(sqlite_url: str, views: Ca
     view = views(sqlite_url)
     with pytest.MonkeyPatch.context() as patched:
         looks: list[int] = []
-        patched.setattr("polonaise.views.sql.check_tables", lambda *_: looks.append(1))
+        patched.setattr("polonaise.views.tablesbeside.check_tables", lambda *_: looks.append(1))
         assert await view.high_water_mark(0) == -1
         assert await view.apply_run(transactions(2)) == 1
         assert await view.apply_run(transactions(1, first=2)) == 2

@@ -336,7 +336,7 @@ async def test_a_mark_that_says_that_a_run_is_under_way_is_seen_by_nobody_else(s
         def apply(self, tx: Transaction, db: Connection) -> None:
             super().apply(tx, db)
             with other.reading() as reading:
-                seen.append(other._marks.all(reading)[0])
+                seen.append(other._beside.marks.all(reading)[0])
 
     view, other = Looks(server_url), Bank(server_url)
     try:

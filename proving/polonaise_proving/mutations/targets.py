@@ -175,9 +175,9 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_target_that_refuses_its_first_entry_has_applied_nothing_and_lacks_it",
     ),
     "tables-of-a-target-made-under-way": Mutation(
-        "polonaise.player.sqldelivery",
-        "        begins = not self._answered\n",
-        "        begins = True\n",
+        "polonaise.views.tablesbeside",
+        "self._prepare(writer, begins=not self.began)\n",
+        "self._prepare(writer, begins=True)\n",
         "P7: a target makes empty tables in the place of those that somebody has put aside",
         test="tests/player/test_sql_delivery.py"
         "::test_tables_that_are_renamed_under_way_are_waited_for_and_not_made[sqlite-gone0]",
@@ -192,7 +192,7 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "target-begins-anew-beside-its-rows": Mutation(
         "polonaise.player.sqldelivery",
-        "            if is_first and self._answered and (held or not self._tables()):\n",
+        "            if is_first and self._beside.began and (held or not self._beside.tables):\n",
         "            if False:\n",
         "P7: a target whose ids and fence were emptied under way gets everything a second time",
         test="tests/player/test_sql_delivery.py"
@@ -231,8 +231,8 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made",
     ),
     "table-of-a-target-made-anew": Mutation(
-        "polonaise.player.sqldelivery",
-        "                self._claimed.check_kept(db, create=create)\n",
+        "polonaise.views.tablesbeside",
+        "        self._claimed.check_kept(db, create=create)\n",
         "",
         "P7: a table of a target that was lost alone is made anew, and lacks what was delivered to it",
         test="tests/player/test_sql_delivery.py"

@@ -9,7 +9,7 @@ from polonaise_proving.mutations.mutation import Mutation
 VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     "mark-of-another-log-moved": Mutation(
         "polonaise.views.marks",
-        '        statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})\n',
+        '        statement, of = (self._update_of, {"of": self.cluster}) if self.cluster else (self._update, {})\n',
         "        statement, of = self._update, dict[str, str]()\n",
         "P7: a view goes on in the database of another log that was put in place of its own, and mixes the two",
         test="tests/views/test_sql_view.py"
@@ -25,8 +25,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "mark-that-another-process-moved-moved-on": Mutation(
         "polonaise.views.marks",
-        '        return cast("CursorResult[Any]", db.execute(statement, {**values, **of})).rowcount == 1\n',
-        "        db.execute(statement, {**values, **of})\n        return True\n",
+        '        return _changed(db, statement, {"at": partition, "before": before, "after": after, **of}) == 1\n',
+        '        return _changed(db, statement, {"at": partition, "before": before, "after": after, **of}) >= 0\n',
         "P7: of several processes that keep one view together, each applies what another one has applied already",
         test="tests/views/test_sql_view.py::test_two_that_apply_the_same_at_once_apply_it_once[sqlite]",
     ),
@@ -39,18 +39,18 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "marks-of-a-pipeline-moved-whatever-log-they-are-of": Mutation(
         "polonaise.views.tables",
-        "after[partition], self._cluster):\n",
-        "after[partition]):\n",
+        '        self._marks = Marks(marks_table or f"{shape.name}_marks", cluster=cluster)\n',
+        '        self._marks = Marks(marks_table or f"{shape.name}_marks")\n',
         "P7: a pipeline goes on in the database of another log that was put in place of its own, and mixes the two",
         test="tests/views/test_marked_tables.py"
         "::test_a_table_that_becomes_that_of_another_log_takes_nothing_more[sqlite]",
     ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
-        "                if not self._marks.begin(db, partition, before, after, self._cluster):\n"
+        "                if not self._beside.begin(db, run, epoch):\n"
         "                    return False\n"
-        "                writer.last_step = lambda: self._finish(db, partition, after)\n",
-        "                if not self._marks.move(db, partition, before, after, self._cluster):\n"
+        "                writer.last_step = lambda: self._beside.finish(db, run)\n",
+        "                if not self._beside.marks.move(db, run[0].partition, run[0].id - 1, run[-1].id):\n"
         "                    return False\n",
         "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
         test="tests/views/test_whole_transactions.py"
@@ -65,8 +65,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_what_apply_commits_unseen_stops_the_partition_for_every_process[postgresql-False]",
     ),
     "given-marks-not-remembered": Mutation(
-        "polonaise.views.sql",
-        "            self._lost.remember(db, partition)\n",
+        "polonaise.views.tablesbeside",
+        "        self._lost.remember(db, partition)\n",
         "",
         "P7: a view whose marks were lost begins as new, and applies everything a second time",
         test="tests/views/test_claimed_tables.py"
@@ -159,8 +159,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "replaced-worker-not-fenced": Mutation(
         "polonaise.views.marks",
-        '        return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1\n',
-        "        db.execute(self._hold, values)\n        return True\n",
+        '        return _changed(db, self._hold, {"at": partition, "mine": epoch}) == 1\n',
+        '        return _changed(db, self._hold, {"at": partition, "mine": epoch}) >= 0\n',
         "P7: a worker that was replaced and does not know it goes on applying",
         test="tests/views/test_worker_view.py"
         "::test_a_worker_that_was_replaced_is_fenced_in_the_transaction_that_applies[sqlite]",
@@ -274,22 +274,22 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/views/test_whose_marks.py::test_a_view_with_the_marks_of_another_one_is_refused[sqlite]",
     ),
     "marks-of-another-view-told-to-be-dropped": Mutation(
-        "polonaise.views.sql",
-        "                self._claimed.check_own(db)\n",
-        "                pass\n",
+        "polonaise.views.tablesbeside",
+        "        self._claimed.check_own(db)\n",
+        "",
         "P13: whoever has given a view the marks of another one is told to drop these",
         test="tests/views/test_whose_marks.py"
         "::test_a_view_that_is_given_another_ones_marks_is_not_told_to_drop_them[sqlite]",
     ),
     "table-made-beside-its-marks": Mutation(
-        "polonaise.views.sql",
+        "polonaise.views.tablesbeside",
         "        create = self._create and begins\n",
         "        create = self._create\n",
         "P7: a view that runs makes an empty table in the place of one that somebody has put aside",
         test="tests/views/test_sql_view.py::test_tables_are_looked_at_again_after_the_database_was_away",
     ),
     "epochs-made-beside-those-put-aside": Mutation(
-        "polonaise.views.sql",
+        "polonaise.views.tablesbeside",
         "            if self._create and not had:\n",
         "            if self._create:\n",
         "P13: a worker that runs makes an empty table of epochs, in the way of whoever puts the right one back",
@@ -304,7 +304,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/views/test_worker_view.py::test_of_two_groups_that_begin_at_once_on_one_view_one_is_refused[sqlite]",
     ),
     "marks-met-by-workers-not-remembered": Mutation(
-        "polonaise.views.sql",
+        "polonaise.views.tablesbeside",
         "                self._lost.met(writer, partition)\n",
         "",
         "P7: a partition of a worker group's view whose mark of an earlier version is lost is applied a second time",
@@ -312,8 +312,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_marks_of_an_earlier_version_are_remembered_when_a_worker_takes_over[sqlite]",
     ),
     "marks-made-beside-their-rows": Mutation(
-        "polonaise.views.sql",
-        "                self._lost.check_marks_kept(db)\n",
+        "polonaise.views.tablesbeside",
+        "            self._check_marks_kept(db)\n",
         "",
         "P13: an empty table of marks is in the way of whoever puts the right one back",
         test="tests/views/test_sql_view.py::test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none[sqlite]",
@@ -380,9 +380,9 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/views/test_claimed_tables.py::test_a_process_that_would_lose_keys_is_refused[sqlite-Bank]",
     ),
     "keys-lost-while-a-version-is-rolled-out": Mutation(
-        "polonaise.views.sql",
-        "                elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):\n",
-        "                elif False:\n",
+        "polonaise.views.tablesbeside",
+        "        elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):\n",
+        "        elif False:\n",
         "P7: what was done under a key of log.once is done again, because a process that began without keys applied it",
         test="tests/views/test_claimed_tables.py::test_a_process_that_began_before_there_were_keys_applies_none[sqlite]",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -18,7 +17,6 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columntypes import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import (
@@ -31,11 +29,10 @@ from polonaise.views.databaseerrors import (
     trouble_in,
 )
 from polonaise.views.dialects import check_names
-from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
-from polonaise.views.lostmarks import check_kept, check_rows_kept, held_in
+from polonaise.views.lostmarks import held_in
 from polonaise.views.marks import Marks, row_lost
-from polonaise.views.retrying import Portion
-from polonaise.views.worker import Worker, end_all
+from polonaise.views.tablesbeside import TablesBeside
+from polonaise.views.worker import Workers, check_plain
 from polonaise.views.writerconnection import WriterConnection, check_undone
 
 _log = logging.getLogger("polonaise.player")
@@ -95,27 +92,17 @@ class SqlDeliveryTarget:
         busy_s: float = 5.0,
         close_s_max: float = 10.0,
     ) -> None:
-        for method in (self.apply_entry, self.apply_entries):
-            if inspect.iscoroutinefunction(method):
-                raise BadOption(
-                    f"{method.__qualname__} is a coroutine function, and runs in a thread: write a plain function"
-                )
+        check_plain(self.apply_entry, self.apply_entries)
         schema = self.metadata.schema if self.metadata is not None else None
         self._database = Database(engine, self.isolation_level, busy_s)
-        self._create = create
         self._ids = Marks(f"{name}_ids", schema)
         self._fence = _FenceKept(f"{name}_fence", schema)
-        self._claimed = ClaimedTables("the target", f"{name}_names", self._ids, self._tables())
-        own = [self._ids.table, self._fence.table, self._claimed.table]
-        check_names(self._database.kind, [each.name for each in own])
-        self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
-        self._close_s_max = close_s_max
-        self._workers: dict[int, Worker] = {}
-        self._portions: dict[PartitionId, Portion] = {}
+        self._beside = TablesBeside(
+            "the target", self.metadata, self._ids, f"{name}_names", create=create, others=[self._fence.table]
+        )
+        check_names(self._database.kind, self._beside.names)
+        self._workers = Workers(self._database, "polonaise-delivery", workers_max, close_s_max, self._beside.look_again)
         self._is_closed = False
-        self._prepared = False
-        self._answered = False
-        """Whether a stream was accepted: a table that is gone since was lost with its rows."""
         self._source: DeliverySource | None = None
         """Where the accepted stream comes from: the memory has to be of that, also under way."""
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
@@ -147,7 +134,8 @@ class SqlDeliveryTarget:
             with not_refused("the target"):
                 return self._accept(writer, offered, source)
 
-        return await self._worker_of(0).do(accept)
+        self._check_open()
+        return await self._workers.of(0).do(accept)
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`. Raises what `accept` does: the next stream prepares the tables anew."""
@@ -166,7 +154,6 @@ class SqlDeliveryTarget:
 
     async def _apply_all(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, or in several if the database takes less of it at a time."""
-        portion = self._portions.setdefault(batch.partition, Portion())
         while True:
             partition, previous = batch.partition, batch.previous
 
@@ -174,7 +161,8 @@ class SqlDeliveryTarget:
                 return self._apply(writer, DeliveryBatch(partition, previous, list(some)), judge)  # noqa: B023
 
             try:
-                applied = await self._worker_of(partition).do_some(batch.entries, portion, work)
+                self._check_open()
+                applied = await self._workers.do_some(partition, batch.entries, work)
             except PolonaiseError:
                 raise
             except Exception as error:
@@ -192,24 +180,19 @@ class SqlDeliveryTarget:
         if self._database.is_parents:
             return
         self._is_closed = True
-        workers, self._workers = list(self._workers.values()), {}
-        await end_all(workers, self._close_s_max)
+        await self._workers.end()
         self._database.close()
 
-    def _worker_of(self, partition: PartitionId) -> Worker:
+    def _check_open(self) -> None:
         self._database.check_process()
         if self._is_closed:
             raise Closed("the target was closed")
-        number = partition % self._worker_count
-        if number not in self._workers:
-            self._workers[number] = Worker(self._database, f"polonaise-delivery-{number}", self._look_again)
-        return self._workers[number]
 
     # ------------------------------------------------------------------ SQL transactions
 
     def _accept(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
         # With each stream: the database that comes back may be another one.
-        self._prepare(writer)
+        self._beside.prepare(writer, again=True)
         for tries_left in reversed(range(_FIRST_TRIES)):
             try:
                 return self._keep_if_above(writer, offered, source)
@@ -225,7 +208,10 @@ class SqlDeliveryTarget:
         # Before the fence is read, which another process may be keeping with the first ids just now.
         with writer.transaction() as db:
             ids_before = self._ids.all(db)
-        held = "" if ids_before else self._held(writer)
+        held = ""
+        if not ids_before:
+            with writer.transaction() as db:
+                held = held_in(db, self._beside.tables)
         with writer.transaction(synced=True) as db:
             # The row is locked: what an older stream applies is committed before, and it applies nothing after.
             kept = self._fence.read(db, alone=True, source=source)
@@ -234,16 +220,16 @@ class SqlDeliveryTarget:
             is_first = kept == NO_FENCE
             if is_first and ids_before:
                 raise self._memory_lost(self._fence.table)
-            if is_first and self._answered and (held or not self._tables()):
+            if is_first and self._beside.began and (held or not self._beside.tables):
                 raise self._memory_lost(self._ids.table, self._fence.table)
             self._fence.keep(db, offered, source, first=is_first)
             if is_first:
-                self._ids.add(db, _FENCED, "")
+                self._ids.add(db, _FENCED)
         # In a transaction of their own: under REPEATABLE READ the first one sees the ids as they were when it began,
         # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
         with writer.transaction() as db:
             ids = self._ids_kept(db)
-        self._answered, self._source = True, source
+        self._beside.began, self._source = True, source
         if is_first and held:
             what = (
                 "%s and %s are new, and table %s holds rows: the target gets everything from the beginning. If these "
@@ -258,25 +244,18 @@ class SqlDeliveryTarget:
         ids = self._ids.all(db)
         counted = ids.pop(_FENCED, None)
         highest = len(ids) - 1
-        if (counted is None and (self._answered or not ids)) or (counted is not None and counted > highest):
+        if (counted is None and (self._beside.began or not ids)) or (counted is not None and counted > highest):
             raise self._memory_lost(self._ids.table)
         # An earlier version did not count them, or had no such row.
         if counted is None:
-            self._ids.add(db, _FENCED, "")
+            self._ids.add(db, _FENCED)
             counted = NO_TRANSACTION
         if counted < highest:
             self._ids.move(db, _FENCED, counted, highest)  # unless a later stream has done that
         return ids
 
-    def _held(self, writer: WriterConnection) -> str:
-        with writer.transaction() as db:
-            return held_in(db, self._tables())
-
-    def _tables(self) -> list[Table]:
-        return self.metadata.sorted_tables if self.metadata is not None else []
-
     def _names(self) -> str:
-        named = ", ".join(each.fullname for each in self._tables()) or "the application's tables"
+        named = ", ".join(each.fullname for each in self._beside.tables) or "the application's tables"
         return f"{named}, {self._ids.table.fullname} and {self._fence.table.fullname}"
 
     def _memory_lost(self, *tables: Table) -> PolonaiseError:
@@ -288,41 +267,14 @@ class SqlDeliveryTarget:
             f"everything delivered again, empty {self._names()} together"
         )
         # A target that runs tries again: it may be met while somebody restores one table after the other.
-        return ViewUnavailable(text) if self._answered else ViewUnfit(text)
-
-    def _prepare(self, writer: WriterConnection) -> None:
-        """Make the tables that are missing, and check all. Once a stream was accepted, wait for those that are gone. A
-        new one in their place would be in the way of a backup, or of whoever renamed them."""
-        tables, own = self._tables(), [self._ids.table, self._fence.table]
-        begins = not self._answered
-        create = self._create and begins
-        if begins:
-            with writer.transaction() as db:
-                self._claimed.check_own(db)
-                if create:
-                    check_rows_kept(db, self._ids, tables)
-                self._claimed.check_kept(db, create=create)
-        if create:
-            create_tables(writer, [*tables, *own])
-        with unfit_for_now("the target", began=self._answered), writer.transaction() as db:
-            if self._answered:
-                check_kept(db, [*tables, *own], "the target")
-            check_tables(db, tables, own)
-        if begins:
-            self._claimed.prepare(writer, create=create)
-        self._prepared = True
-
-    def _look_again(self) -> None:
-        """Have the tables looked at again before anything is applied: the database may be another one."""
-        self._prepared = False
+        return ViewUnavailable(text) if self._beside.began else ViewUnfit(text)
 
     def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, if `judge` says so. If its entries can't be applied, nothing is
         changed, and the first one is told as refused. What is wrong with tables that are gone, or others by now, is
         raised."""
-        if not self._prepared:
-            with not_refused("the target"):
-                self._prepare(writer)
+        with not_refused("the target"):
+            self._beside.prepare(writer)
         partition = batch.partition
         refusal: Exception | None = None
         is_applied = False
@@ -357,7 +309,7 @@ class SqlDeliveryTarget:
             # Whatever the application has made of an error of the database's.
             if writer.usable:
                 with not_refused("the target"):
-                    self._prepare(writer)
+                    self._beside.prepare(writer, again=True)
             if not (error is refusal or late):
                 raise
             if len(batch.entries) == 1 and is_taken(error):
@@ -370,7 +322,7 @@ class SqlDeliveryTarget:
         self._ids_kept(db)
         ids = self._ids.table
         try:
-            self._ids.add(db, partition, "")
+            self._ids.add(db, partition)
             # By one, whatever it is by now: other partitions get their first ids at the same time.
             counted = ids.c.high_water_mark + 1
             db.execute(update(ids).where(ids.c.partition == _FENCED).values(high_water_mark=counted))
@@ -394,7 +346,7 @@ class SqlDeliveryTarget:
         try:
             # Locked as a reader does: a later stream is accepted only when this transaction has ended.
             fence = self._fence.read(db, alone=False, source=self._source)
-            kept_id = self._ids.read(db, partition, "")
+            kept_id = self._ids.read(db, partition)
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise

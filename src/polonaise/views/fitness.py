@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Integer, Numeric, Row, String, Table, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
-from polonaise.errors import ViewUnavailable, ViewUnfit
+from polonaise.errors import ViewUnfit
 from polonaise.views.columntypes import ALTER_OWN, OTHER_NAME, catalogued, check_own_types
 from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
@@ -31,18 +30,6 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
         except DBAPIError as error:
             if not tries_left or trouble_in(error) not in (None, Trouble.PASSING):
                 raise
-
-
-@contextmanager
-def unfit_for_now(whose: str, *, began: bool) -> Iterator[None]:
-    """Raise `ViewUnavailable` for tables that are unfit, if `whose` work began with them: they were fit then. They may
-    be met while somebody restores or renames them, one by one: so it is tried again until they are fit."""
-    try:
-        yield
-    except ViewUnfit as error:
-        if not began:
-            raise
-        raise ViewUnavailable(f"{whose}'s tables are not as they were: {error.text}") from error
 
 
 def has_table(db: Connection, table: Table) -> bool:

@@ -44,7 +44,7 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], besid
         )
 
 
-def check_kept(db: Connection, tables: Sequence[Table], whose: str = "the view") -> None:
+def check_kept(db: Connection, tables: Sequence[Table], whose: str) -> None:
     """Raise `ViewUnfit` if one of these tables of a view's or a target's, which were there, is gone."""
     gone = [table.fullname for table in tables if not has_table(db, table)]
     was, now, them = ("was", "is", "it") if len(gone) == 1 else ("were", "are", "them")
@@ -108,9 +108,10 @@ class LostMarks:
     without a mark has lost it, unless the view's tables are empty: then everything was emptied together, and the view
     begins anew, which is noted there, too. Without that table nothing is noticed."""
 
-    def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables) -> None:
+    def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables, reached: Reached) -> None:
         """`tables` are those that the view keeps; none if it does not name them."""
         self._marks = marks
+        self._reached = reached
         self._tables = tables
         self._claimed = claimed
         self.table = claimed.table
@@ -121,9 +122,9 @@ class LostMarks:
         self._telling = threading.Lock()
         """Taken for good by whoever warns of rows that nothing tells of: threads may meet them at once."""
 
-    def prepare(self, writer: WriterConnection, *, create: bool) -> None:
+    def look_again(self) -> None:
+        """Remember each partition anew: the database may be another one."""
         self._remembered.clear()
-        self._claimed.prepare(writer, create=create)
 
     def check_marks_kept(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
@@ -143,16 +144,18 @@ class LostMarks:
                 f"backup of one moment; or empty them and {given.fullname}, {_AGAIN}"
             )
 
-    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool, had_any: bool) -> bool:
+    def check_new(self, db: Connection, partition: PartitionId) -> bool:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows.
 
-        It had if the table says so; or if this process knows it (`had`), unless everything was emptied together since.
-        So it may have if the process knows of one (`had_any`) while no mark at all is there. Where nobody knows of any,
-        a warning tells that there are rows. Returns whether everything is empty now, so that `begin_anew` is to be
+        It had if the table says so; or if this process knows it, unless everything was emptied together since. So it
+        may have if the process knows of any that had one while no mark at all is there. Where nobody knows of any, a
+        warning tells that there are rows. Returns whether everything is empty now, so that `begin_anew` is to be
         called.
         """
-        had_it = (self._claimed.there and self._has(db, partition)) or (had and not self._began_since(db, partition))
-        if not had_it and not (had_any and self._knows_nothing(db)):
+        had = self._reached.had
+        had_it = self._claimed.there and self._has(db, partition)
+        had_it = had_it or (partition in had and not self._began_since(db, partition))
+        if not had_it and not (had and self._knows_nothing(db)):
             self._begun.pop(partition, None)
             self._tell_rows(db)
             return False
@@ -160,7 +163,7 @@ class LostMarks:
         if self._tables and not held:
             return self._claimed.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
-        if self._marks.read(db, partition, cluster) is None and (had_it or self._knows_nothing(db)):
+        if self._marks.read(db, partition) is None and (had_it or self._knows_nothing(db)):
             # Where nobody can write, or tell, that everything is empty, this process goes by what it knows.
             again = "" if self._tables and self._claimed.there else ", start this process again"
             marks = self._marks.table.fullname
@@ -248,9 +251,8 @@ class Reached:
         self._table = marks.table
         self._marks: dict[PartitionId, TransactionId] = {}
         self._text = ""
-        self._had: set[PartitionId] = set()
-        self.told = False
-        self.told_epoch = False
+        self.had: set[PartitionId] = set()
+        """The partitions of which a client or a worker was told that something is applied."""
         self.behind: frozenset[PartitionId] = frozenset()
         """The partitions that were below their marks when the database was last read."""
 
@@ -263,23 +265,13 @@ class Reached:
 
     def found(self, partition: PartitionId, mark: TransactionId) -> None:
         """Note a mark that a worker is told, who may refuse it: for reads counts what it applies."""
-        self.told = True
         if mark > NO_TRANSACTION:
-            self._had.add(partition)
-
-    def had(self, partition: PartitionId) -> bool:
-        """Whether a client or a worker was told that something of the partition is applied."""
-        return partition in self._had
-
-    @property
-    def had_any(self) -> bool:
-        return bool(self._had)
+            self.had.add(partition)
 
     def forget(self) -> None:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}
-        self._had = set()
-        self.told = self.told_epoch = False
+        self.had = set()
         self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, TypeVar, cast
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     CursorResult,
     Integer,
     Table,
+    Update,
     and_,
     bindparam,
     func,
@@ -87,12 +88,20 @@ def checked_mark(table: Table, partition: PartitionId, mark: int | None) -> Tran
     return mark
 
 
+def _changed(db: Connection, statement: Update, values: Mapping[str, object]) -> int:
+    """Return how many rows the statement has changed."""
+    return cast("CursorResult[Any]", db.execute(statement, values)).rowcount
+
+
 class Marks:
     """The table of applied high-water marks in one database. Its column `cluster` is empty in rows made by hand. A row
     is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
     processes that apply the same transactions, one moves it, and the others learn that they came too late."""
 
-    def __init__(self, name: str, schema: str | None = None) -> None:
+    def __init__(self, name: str, schema: str | None = None, cluster: str = "") -> None:
+        """`cluster` is the key of the log that is applied, in hexadecimal; empty while that is not known, or is kept
+        elsewhere."""
+        self.cluster = cluster
         self.table = transactional_table(
             name,
             Column("partition", Integer, primary_key=True, autoincrement=False),
@@ -110,18 +119,18 @@ class Marks:
         kept = func.coalesce(columns.cluster, "")
         self._update_of = self._update.where(or_(kept == "", kept == bindparam("of")))
 
-    def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
+    def read(self, db: Connection, partition: PartitionId) -> TransactionId | None:
         """Return the partition's mark; None if the partition has no row. Raises `ViewUnfit` if the row names another
-        log than `cluster`, the log's key in hexadecimal. Where either is empty, they are not compared."""
+        log than `cluster`. Where either is empty, they are not compared."""
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
             return None
         mark = self._whole(partition, row.high_water_mark)
-        if cluster and row.cluster and row.cluster != cluster:
+        if self.cluster and row.cluster and row.cluster != self.cluster:
             raise ViewUnfit(
-                f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is {cluster}. "
-                f"Give the view a database of its own, or {OTHER_NAME}; or drop its tables and this one, and "
-                "everything is applied again"
+                f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is "
+                f"{self.cluster}. Give the view a database of its own, or {OTHER_NAME}; or drop its tables and this "
+                "one, and everything is applied again"
             )
         return mark
 
@@ -149,17 +158,15 @@ class Marks:
             )
         return mark
 
-    def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
+    def add(self, db: Connection, partition: PartitionId) -> None:
         """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already,
         `ViewUnfit` if it is not there as written."""
-        values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
+        values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": self.cluster}
         db.execute(self.table.insert(), values)
-        if self.read(db, partition, cluster) != NO_TRANSACTION:
+        if self.read(db, partition) != NO_TRANSACTION:
             raise row_lost(self.table, f"partition {partition}")
 
-    def move(
-        self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId, cluster: str = ""
-    ) -> bool:
+    def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
 
         Nor is the mark of another log than `cluster` moved, unless either is empty; `read` then says so.
@@ -167,22 +174,20 @@ class Marks:
         Only other moves may come before it in its transaction: an earlier SELECT would freeze a snapshot (MariaDB's
         REPEATABLE READ) that lacks what the previous holder of the row's lock has applied.
         """
-        values = {"at": partition, "before": before, "after": after}
-        statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})
-        return cast("CursorResult[Any]", db.execute(statement, {**values, **of})).rowcount == 1
+        statement, of = (self._update_of, {"of": self.cluster}) if self.cluster else (self._update, {})
+        return _changed(db, statement, {"at": partition, "before": before, "after": after, **of}) == 1
 
-    def begin(
-        self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId, cluster: str = ""
-    ) -> bool:
+    def begin(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark as `move` does, to one that says that what leads to `after` is under way. `read`
         and `all` refuse such a mark: others see it only if application code has itself committed it. `finish` ends it.
         On SQLite, which lets no code commit, this is `move`."""
-        return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after, cluster)
+        return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after)
 
     def finish(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
         """Move the mark that `begin` has left to `after`, as the last statement of its transaction."""
         if db.dialect.name != SQLITE:
-            invariant(self.move(db, partition, _TORN - after, after), "a mark that was begun is there to be finished")
+            values = {"at": partition, "before": _TORN - after, "after": after}
+            invariant(_changed(db, self._update, values) == 1, "a mark that was begun is there to be finished")
 
 
 class DefinitionKept:
@@ -288,8 +293,8 @@ class Fences:
     def take_over(self, db: Connection, partition: PartitionId) -> int | None:
         """Raise the partition's epoch, and return it; None if the partition has no row. Waits until what is applied
         under an earlier epoch is committed or rolled back: the mark that is read behind this has it."""
-        changed = cast("CursorResult[Any]", db.execute(self._raise, {"at": partition})).rowcount
-        return int(db.execute(self._select, {"at": partition}).scalar_one()) if changed else None
+        at = {"at": partition}
+        return int(db.execute(self._select, at).scalar_one()) if _changed(db, self._raise, at) else None
 
     def replace_claim(self, db: Connection, before: int, after: int) -> None:
         columns = self.table.c
@@ -298,8 +303,7 @@ class Fences:
 
     def hold(self, db: Connection, partition: PartitionId, epoch: int) -> bool:
         """Return whether this is the partition's epoch; if so, it stays so until the SQL transaction ends."""
-        values = {"at": partition, "mine": epoch}
-        return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1
+        return _changed(db, self._hold, {"at": partition, "mine": epoch}) == 1
 
 
 LETTERS: Final = "_undecodable"

@@ -127,9 +127,8 @@ class MarkedTable:
     ) -> None:
         self._database = Database(engine, None, _BUSY_S, utc=True)
         self._shape = shape
-        self._cluster = cluster
         self._table = _table(shape, self._database.kind)
-        self._marks = Marks(marks_table or f"{shape.name}_marks")
+        self._marks = Marks(marks_table or f"{shape.name}_marks", cluster=cluster)
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
@@ -199,7 +198,7 @@ class MarkedTable:
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return, by partition, the last id whose rows are in the table; an empty dict for a new table. To be called
         after `prepare`. Raises `ViewUnfit` for a table of another log."""
-        return self._tried("reading its marks", lambda db: _marks_in(db, self._marks, self._cluster))
+        return self._tried("reading its marks", lambda db: _marks_in(db, self._marks))
 
     def left_out(self) -> tuple[bool, bool]:
         """Return whether there is a dead-letter table, and whether there is one of refused rows."""
@@ -260,7 +259,7 @@ class MarkedTable:
             statements.begin()
             # In one order everywhere, so that two processes do not wait for each other's rows.
             for partition in sorted(after):
-                if not self._marks.move(db, partition, before.get(partition, -1), after[partition], self._cluster):
+                if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
                     raise _Moved
             if replaces:
                 db.execute(self._table.delete())
@@ -326,15 +325,11 @@ class MarkedTable:
                     self._tried(f"looking whether {what} is there", looking)
                 self._made(f"making {what}", [left_out.table])
                 self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out.table]))
+        marks = self._marks
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction finds out whether it has moved the marks, too.
-            self._done("writing its first mark", partial(self._begin, partition))
-
-    def _begin(self, partition: PartitionId, writer: WriterConnection) -> None:
-        marks, cluster = self._marks, self._cluster
-        first_row(
-            writer, marks.table, partition, partial(marks.add, cluster=cluster), partial(marks.read, cluster=cluster)
-        )
+            first = partial(first_row, table=marks.table, partition=partition, add=marks.add, read=marks.read)
+            self._done("writing its first mark", first)
 
     def _check_keys(self, chunk: Sequence[Mapping[str, Any]]) -> None:
         """Raise `ViewFailed` for a null in a key: SQLite would make up a number where a whole key is NULL."""
@@ -406,7 +401,7 @@ def snapshot(
                         f"no table {marks_table} of high-water marks beside {table}: give its name, or the ids up to "
                         "which the table is made"
                     )
-                marks = _marks_in(db, Marks(marks_table), cluster)
+                marks = _marks_in(db, Marks(marks_table, cluster=cluster))
             streamed = db.execution_options(yield_per=rows_max)
             yield marks, (list(map(tuple, part)) for part in streamed.execute(select(declared)).partitions())
     except database_errors() as error:
@@ -428,9 +423,9 @@ def _check_readable(db: Connection, table: Table) -> None:
         raise ViewUnfit(f"table {table.name} has no column {', '.join(missing)}: it has {', '.join(sorted(existing))}")
 
 
-def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, TransactionId]:
+def _marks_in(db: Connection, marks: Marks) -> dict[PartitionId, TransactionId]:
     partitions = db.execute(select(marks.table.c.partition).order_by(marks.table.c.partition)).scalars().all()
-    read = {partition: marks.read(db, partition, cluster) for partition in partitions}
+    read = {partition: marks.read(db, partition) for partition in partitions}
     return {partition: mark for partition, mark in read.items() if mark is not None}
 
 

@@ -1,16 +1,19 @@
-"""A thread with a connection of its own, in which a view applies: the event loop never waits for a database."""
+"""Threads, each with a connection of its own, in which a view applies: the event loop never waits for a database."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from polonaise.applicationcode import OrdinaryErrors
-from polonaise.errors import Closed
+from polonaise.errors import BadOption, Closed
+from polonaise.terms import PartitionId
 from polonaise.views.database import Database
 from polonaise.views.retrying import TRIED_S_MAX, Portion, RetryingWriter
 from polonaise.views.writerconnection import WriterConnection
@@ -62,11 +65,55 @@ class Worker:
         return ended
 
 
-async def end_all(workers: list[Worker], within_s: float) -> None:
-    """End the workers. One that its database holds up for longer than `within_s` seconds is left behind, and logged."""
-    ends = [asyncio.wrap_future(worker.end()) for worker in workers]
-    if not ends:
-        return
-    _, late = await asyncio.wait(ends, timeout=within_s)
-    if late:
-        _log.warning("%d threads that apply still wait for their database", len(late))
+class Workers:
+    """The workers that apply to one database, each some of the partitions. A database with one writer has one."""
+
+    def __init__(
+        self, database: Database, name: str, workers_max: int, close_s_max: float, lost: Callable[[], None]
+    ) -> None:
+        """Take the beginning of the threads' names, and for how long `end` waits; `lost` is as in `RetryingWriter`."""
+        self._database = database
+        self._name = name
+        self._count = 1 if database.has_one_writer else max(1, workers_max)
+        self._close_s_max = close_s_max
+        self._lost = lost
+        self._workers: dict[int, Worker] = {}
+        self.portions: defaultdict[PartitionId, Portion] = defaultdict(Portion)
+
+    def __bool__(self) -> bool:
+        """Whether any was needed since the last `end`."""
+        return bool(self._workers)
+
+    def of(self, partition: PartitionId) -> Worker:
+        """Return the partition's worker. Raises `Forked`."""
+        self._database.check_process()
+        number = partition % self._count
+        if number not in self._workers:
+            self._workers[number] = Worker(self._database, f"{self._name}-{number}", self._lost)
+        return self._workers[number]
+
+    async def do_some(
+        self, partition: PartitionId, run: Sequence[S], work: Callable[[WriterConnection, Sequence[S]], T]
+    ) -> T:
+        """Return the result of `work` for the beginning of the partition's `run`, as `RetryingWriter.do_some` does."""
+        return await self.of(partition).do_some(run, self.portions[partition], work)
+
+    async def end(self) -> None:
+        """End the workers, after what is being done. One that its database holds up for longer than `close_s_max`
+        seconds is left behind, and logged."""
+        workers, self._workers = list(self._workers.values()), {}
+        ends = [asyncio.wrap_future(worker.end()) for worker in workers]
+        if not ends:
+            return
+        _, late = await asyncio.wait(ends, timeout=self._close_s_max)
+        if late:
+            _log.warning("%d threads that apply still wait for their database", len(late))
+
+
+def check_plain(*methods: Callable[..., object]) -> None:
+    """Raise `BadOption` for a coroutine function among the methods that are called in a worker's thread."""
+    for method in methods:
+        if inspect.iscoroutinefunction(method):
+            raise BadOption(
+                f"{method.__qualname__} is a coroutine function, and runs in a thread: write a plain function"
+            )
