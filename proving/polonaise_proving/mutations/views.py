@@ -227,15 +227,15 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/views/test_sqlite_file.py::test_nothing_is_applied_or_read_while_the_file_is_gone[an address]",
     ),
     "pipeline-s-partitions-not-remembered": Mutation(
-        "polonaise.views.tables",
-        "            self._kept.remember(db, unknown - known)\n",
+        "polonaise.views.tablesbeside",
+        "            self.kept.remember(db, unknown - known)\n",
         "",
         "P7: a partition whose mark was lost beside those of others is added to a pipeline's table once more",
         test="tests/views/test_tables_found.py"
         "::test_marks_that_an_earlier_version_wrote_are_missed_once_they_were_met[sqlite]",
     ),
     "pipeline-s-partition-begins-anew": Mutation(
-        "polonaise.views.tables",
+        "polonaise.views.tablesbeside",
         "            if new & known:\n",
         "            if False:\n",
         "P7: a partition whose mark is lost while a pipeline follows the log is added to its table once more",
@@ -342,9 +342,9 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_own_tables_that_are_emptied_under_a_view_are_missed_while_rows_are_there[sqlite]",
     ),
     "table-of-letters-made-anew": Mutation(
-        "polonaise.views.lostmarks",
-        "    if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):\n",
-        "    if False:\n",
+        "polonaise.views.tablesbeside",
+        "        if self.kept.was_made(db, left_out.number) and not has_table(db, left_out.table):\n",
+        "        if False:\n",
         "P7: a table of dead letters that was lost is made anew in silence, without the letters of before",
         test="tests/views/test_tables_found.py"
         "::test_a_table_of_what_was_left_out_that_is_gone_is_not_made_anew_in_silence[sqlite-undecodable]",
@@ -358,9 +358,9 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_letters_that_are_gone_alone_are_not_begun_anew_in_silence[delta]",
     ),
     "pipeline-s-table-made-anew": Mutation(
-        "polonaise.views.tables",
-        "check_rows_kept(db, self._marks, [self._table], [self._kept.table]),\n",
-        "None,\n",
+        "polonaise.views.tablesbeside",
+        "        check_rows_kept(db, self._marks, [self._table], [self.kept.table])\n",
+        "",
         "P7: a pipeline's table that was lost is made anew beside its marks, and lacks what was added to it",
         test="tests/views/test_tables_found.py::test_a_table_that_is_gone_is_not_made_anew_beside_its_marks[sqlite]",
     ),

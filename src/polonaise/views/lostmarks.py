@@ -17,16 +17,15 @@ from polonaise.client.running import IN_CONTEXT
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
-from polonaise.views.columntypes import deletion
 from polonaise.views.databaseerrors import OwnRefused, database_errors, first_line, trouble_in
 from polonaise.views.dialects import DIGITS, POSTGRESQL, SQLITE
 from polonaise.views.fitness import check_tables, has_table
-from polonaise.views.marks import DefinitionKept, LeftOut, Marks, checked_mark
+from polonaise.views.marks import Marks, checked_mark
 from polonaise.views.writerconnection import WriterConnection
 
 _log = logging.getLogger("polonaise.views")
 
-_AGAIN: Final = "and the log brings everything again"
+AGAIN: Final = "and the log brings everything again"
 
 
 def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], beside: Sequence[Table] = ()) -> None:
@@ -40,7 +39,7 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], besid
         memory = " and ".join(each.fullname for each in [table, *beside])
         raise ViewUnfit(
             f"none of the tables {', '.join(each.fullname for each in tables)} is there, and {table.fullname} says "
-            f"that something was applied to them: restore them from a backup; or drop {memory}, too, {_AGAIN}"
+            f"that something was applied to them: restore them from a backup; or drop {memory}, too, {AGAIN}"
         )
 
 
@@ -53,35 +52,6 @@ def check_kept(db: Connection, tables: Sequence[Table], whose: str) -> None:
             f"{' and '.join(gone)} {was} there and {now} gone, and {now} not made again by this process: put {them} "
             f"back, or restore all of {whose}'s tables from a backup of one moment. To begin anew from the log, drop "
             "or empty all of them, and start this process again"
-        )
-
-
-def check_rows_made(db: Connection, table: Table, marks: Marks, kept: DefinitionKept) -> None:
-    """Raise `ViewUnfit` if the table of a pipeline holds rows, and neither a mark nor a definition says who made them.
-    They are another application's, or the view's own without what belongs to them."""
-
-    def is_made() -> bool:
-        return kept.read(db) is not None or any(mark > NO_TRANSACTION for mark in marks.all(db).values())
-
-    # Again after the rows: another process may have made the first ones meanwhile.
-    if is_made() or not holds_rows(db, table) or is_made():
-        return
-    raise ViewUnfit(
-        f"table {table.fullname} holds rows, and neither {marks.table.fullname} nor {kept.table.fullname} says that "
-        "its view made them. If they are another application's, give the view another name, or another database; if "
-        "they are the view's, restore the three tables from a backup of one moment, or empty this one, "
-        f"{_AGAIN}"
-    )
-
-
-def check_left_out_kept(db: Connection, left_out: LeftOut, kept: DefinitionKept) -> None:
-    """Raise `ViewUnfit` if a table of what was left out is gone: made anew, it would lack what came before."""
-    # The table last: another process may make it, and commit that it did, meanwhile.
-    if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):
-        raise ViewUnfit(
-            f"table {left_out.table.fullname} was there and is gone: made anew, it would lack what was left out "
-            "before. Put it back, or rebuild the view (polonaise pipeline views --rebuild), which brings all of it "
-            f"again. To go on with an empty one: {deletion(db, kept.table.c.number, [left_out.number])}"
         )
 
 
@@ -141,7 +111,7 @@ class LostMarks:
             raise ViewUnfit(
                 f"table {marks.fullname} is gone, which says what was applied, while {held or 'the view'} holds it: "
                 "beginning anew would apply it a second time. Put it back, or restore all of the view's tables from a "
-                f"backup of one moment; or empty them and {given.fullname}, {_AGAIN}"
+                f"backup of one moment; or empty them and {given.fullname}, {AGAIN}"
             )
 
     def check_new(self, db: Connection, partition: PartitionId) -> bool:
@@ -173,7 +143,7 @@ class LostMarks:
             raise ViewUnfit(
                 f"{lost}, while {held or 'the view'} holds what was applied: beginning anew would apply it a second "
                 "time. Restore all of the view's tables from a backup of one moment; or empty them, "
-                f"{marks} and {self.table.fullname} in one transaction{again}, {_AGAIN}"
+                f"{marks} and {self.table.fullname} in one transaction{again}, {AGAIN}"
             )
         return False
 
@@ -233,7 +203,7 @@ class LostMarks:
         return db.execute(self._select, {"at": partition}).one_or_none() is not None
 
 
-_DONE_AGAIN: Final = (
+_DONEAGAIN: Final = (
     "it was restored or replaced, or is a server that was behind. It is brought up to date from the log, and can be "
     "read again then; what keeps it from that, if anything, is in Log.trouble, or in the health of its worker group"
 )
@@ -292,7 +262,7 @@ class Reached:
             partition, mark = next(iter(below.items()))
             raise ViewUnavailable(
                 f"the database has stepped back: partition {partition} was applied up to {mark}, and table "
-                f"{self._table.fullname} says {found.get(partition, NO_TRANSACTION)}: {_DONE_AGAIN}"
+                f"{self._table.fullname} says {found.get(partition, NO_TRANSACTION)}: {_DONEAGAIN}"
             )
 
     def _found(self, db: Connection, wanted: Collection[PartitionId]) -> dict[PartitionId, TransactionId]:

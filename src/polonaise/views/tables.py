@@ -45,25 +45,22 @@ from polonaise.views.columntypes import (
     LONG_TEXT,
     POSTGRESQL_BYTES,
     TIMESTAMP,
-    check_types,
     short_text,
     transactional_table,
 )
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import database_errors, first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
-from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
-from polonaise.views.lostmarks import check_left_out_kept, check_rows_kept, check_rows_made
-from polonaise.views.marks import DeadLetters, DefinitionKept, Marks, RefusedRows, first_row
+from polonaise.views.fitness import check_tables, create_tables, has_table
+from polonaise.views.marks import Marks, first_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
 from polonaise.views.rowstatements import RowsRefused, RowStatements, awake, raise_for_row
+from polonaise.views.tablesbeside import MarkMap, PipelineTables
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
-"""By partition: the last id whose rows are in a table; -1 for none."""
 Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
 """A function that yields the rows to write, some at a time; called again when the transaction has to be repeated."""
 
@@ -129,71 +126,36 @@ class MarkedTable:
         self._shape = shape
         self._table = _table(shape, self._database.kind)
         self._marks = Marks(marks_table or f"{shape.name}_marks", cluster=cluster)
-        self._definition = definition
-        self._kept = DefinitionKept(f"{shape.name}_definition")
-        self._letters = DeadLetters(shape.name)
-        self._refused = RefusedRows(shape.name)
-        beside = [self._marks.table, self._kept.table, self._letters.table, self._refused.table]
-        names = [shape.name, *(each.name for each in beside)]
-        check_names(self._database.kind, names, [field.name for field in shape.fields])
+        types = {field.name: field.type for field in shape.fields}
+        self._beside = PipelineTables(self._table, self._marks, definition, types)
+        check_names(self._database.kind, self._beside.names, types)
         self._statements = RowStatements()
         self._prepared = False
-        self._remembered: set[PartitionId] = set()
-        """Partitions whose rows the table of the definition says are there."""
         self._writer = RetryingWriter(self._database, time.sleep, self._look_again)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
         """Make the table and those of its marks and definition if they do not exist, and check them. Raises
         `ViewUnfit`, `ViewUnavailable` and `ViewFailed`."""
-
-        self._remembered.clear()
-        # Made anew beside its marks, it would lack what was added before.
-        self._tried(
-            "looking whether it is there",
-            lambda db: check_rows_kept(db, self._marks, [self._table], [self._kept.table]),
-        )
-        self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
-        self._tried("looking at its columns", self._check)
+        self._tried("looking whether it is there", self._beside.check_before)
+        self._made("making it and the tables beside it", self._beside.needed)
+        self._tried("looking at its columns", self._beside.check)
         self._prepared = True
 
     def _look_again(self) -> None:
         self._prepared = False
 
-    def _check(self, db: Connection) -> None:
-        check_spelling(db, [self._table, self._marks.table, self._kept.table])
-        check_tables(db, [self._table], [self._marks.table, self._kept.table])
-        check_key_texts(db, self._table)
-        check_key(db, self._table)
-        check_rows_made(db, self._table, self._marks, self._kept)
-        beside = f"{self._marks.table.name} and {self._kept.table.name}"
-        check_types(db, self._table, {field.name: field.type for field in self._shape.fields}, beside)
-
     def definition(self) -> str | None:
         """Return the view definition that produced the table's rows; None if unset. May be called before `prepare`."""
         return self._tried(
             "reading its definition",
-            lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None,
+            lambda db: self._beside.kept.read(db) if has_table(db, self._beside.kept.table) else None,
         )
 
     def check_marks_kept(self) -> None:
         """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all. So it
         does if the mark of a partition is gone whose rows are there, and for rows that have neither."""
-
-        def lost(db: Connection) -> bool:
-            check_rows_made(db, self._table, self._marks, self._kept)
-            # The marks last: whoever makes the table writes its first marks before its definition.
-            return (self._kept.read(db) is not None and not self._marks.all(db)) or self._kept.lost(db, self._marks)
-
-        if self._tried("reading its marks", lost):
-            raise self._marks_lost()
-
-    def _marks_lost(self) -> ViewUnfit:
-        return ViewUnfit(
-            f"table {self._marks.table.fullname} has lost marks, so what table {self._shape.name} holds is not known; "
-            f"adding to it would count that twice. Restore both, and {self._kept.table.name}, from a backup of one "
-            "moment, or rebuild the view (polonaise pipeline views --rebuild)"
-        )
+        self._tried("reading its marks", self._beside.check_marks_kept)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return, by partition, the last id whose rows are in the table; an empty dict for a new table. To be called
@@ -203,7 +165,8 @@ class MarkedTable:
     def left_out(self) -> tuple[bool, bool]:
         """Return whether there is a dead-letter table, and whether there is one of refused rows."""
         return self._tried(
-            "looking for the tables beside it", lambda db: (self._letters.is_there(db), self._refused.is_there(db))
+            "looking for the tables beside it",
+            lambda db: (self._beside.letters.is_there(db), self._beside.refused.is_there(db)),
         )
 
     def merge(
@@ -252,30 +215,20 @@ class MarkedTable:
         replaces: bool,
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
-        statements, held = self._statements, {each for each, mark in after.items() if mark >= 0}
+        statements, tables = self._statements, self._beside
         statement = self._table.insert() if replaces else self._merging
 
         def commit(db: Connection) -> bool:
             statements.begin()
-            # In one order everywhere, so that two processes do not wait for each other's rows.
-            for partition in sorted(after):
-                if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
-                    raise _Moved
-            if replaces:
-                db.execute(self._table.delete())
-                self._letters.clear(db)
-                self._refused.clear(db)
-                self._kept.replace(db, self._definition)
-            elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
+            if not tables.move(db, before, after, replaces=replaces):
                 raise _Moved
-            self._remember(db, before, held, replaces)
             for chunk in awake(db, chunks()):
                 self._check_keys(chunk)
                 statements.write(db, self._table, statement, chunk)
-            for left_out, beside in ((letters, self._letters), (refused, self._refused)):
+            for left_out, beside in ((letters, tables.letters), (refused, tables.refused)):
                 if left_out is None:
                     continue
-                self._kept.remember_made(db, beside.number)
+                tables.kept.remember_made(db, beside.number)
                 for chunk in awake(db, left_out()):
                     statements.write(db, beside.table, beside.table.insert(), chunk)
             return True
@@ -292,20 +245,8 @@ class MarkedTable:
                 self._raise_for_row(error, replaces)
             else:
                 statements.committed()
-                self._remembered |= held
+                tables.committed(after)
                 return True
-
-    def _remember(self, db: Connection, before: MarkMap, held: set[PartitionId], replaces: bool) -> None:
-        """Remember the partitions whose rows the table now holds. Raises `ViewUnfit` if a new one was remembered."""
-        new = {each for each in held if before.get(each, -1) < 0}
-        if replaces:
-            self._kept.remember(db, held)
-        # Those that an earlier version has added are remembered as they are met.
-        elif unknown := new | (held - self._remembered):
-            known = self._kept.partitions(db)
-            if new & known:
-                raise self._marks_lost()
-            self._kept.remember(db, unknown - known)
 
     def _raise_for_row(self, error: RowsRefused, emptied: bool) -> NoReturn:
         sums = [name for name, how in self._shape.merge.items() if how == "sum" and error.table is self._table]
@@ -316,12 +257,12 @@ class MarkedTable:
         if not self._prepared:
             self.prepare()
         for wanted, left_out, what in (
-            (letters, self._letters, "its dead-letter table"),
-            (refused, self._refused, "its table of refused rows"),
+            (letters, self._beside.letters, "its dead-letter table"),
+            (refused, self._beside.refused, "its table of refused rows"),
         ):
             if wanted:
                 if not replaces:
-                    looking = partial(check_left_out_kept, left_out=left_out, kept=self._kept)
+                    looking = partial(self._beside.check_left_out_kept, left_out=left_out)
                     self._tried(f"looking whether {what} is there", looking)
                 self._made(f"making {what}", [left_out.table])
                 self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out.table]))

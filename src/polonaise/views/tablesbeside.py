@@ -1,24 +1,36 @@
-"""Tables of marks, and what remembers them, beside those of a view or a target: all of them are made and checked here.
+"""Tables of marks, and of what remembers them, beside those of a view, a target or a pipeline.
 
-Whoever keeps such tables calls what is here, and not the checks of each kind: their order matters.
+Who keeps such tables calls what is here, and not the checks of each kind: the order of these matters.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeAlias
 
 from sqlalchemy import Connection, MetaData, Table
 
 from polonaise.errors import ViewUnavailable, ViewUnfit, WorkerFenced
-from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
+from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
+from polonaise.views.columntypes import check_types, deletion
 from polonaise.views.databaseerrors import not_refused
-from polonaise.views.fitness import check_tables, create_tables
-from polonaise.views.lostmarks import LostMarks, Reached, check_kept, check_rows_kept
-from polonaise.views.marks import CLAIM, Fences, Marks, OnceKept, first_row
+from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables, has_table
+from polonaise.views.lostmarks import AGAIN, LostMarks, Reached, check_kept, check_rows_kept, holds_rows
+from polonaise.views.marks import (
+    CLAIM,
+    DeadLetters,
+    DefinitionKept,
+    Fences,
+    LeftOut,
+    Marks,
+    OnceKept,
+    RefusedRows,
+    first_row,
+)
 from polonaise.views.writerconnection import WriterConnection
 
 
@@ -275,3 +287,119 @@ class ViewTables(TablesBeside):
         elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):
             with self._unfit_for_now():
                 self._claimed.check_keys(db, prepared=True)
+
+
+MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
+"""By partition: the last id whose rows are in a table; -1 for none."""
+
+
+class PipelineTables:
+    """A table whose rows a pipeline makes, and those beside it: of its marks, of the definition by which its rows were
+    made, and of what was left out. Each method is called within a transaction, by a caller who tries it again."""
+
+    def __init__(self, table: Table, marks: Marks, definition: str, types: Mapping[str, str]) -> None:
+        """`types` are those of the columns in the view, by name, as Spark writes them."""
+        self.kept = DefinitionKept(f"{table.name}_definition")
+        self.letters = DeadLetters(table.name)
+        self.refused = RefusedRows(table.name)
+        self.needed = [table, marks.table, self.kept.table]
+        """Those without which nothing is written."""
+        self._table = table
+        self._marks = marks
+        self._definition = definition
+        self._types = types
+        self._remembered: set[PartitionId] = set()
+        """Partitions whose rows the table of the definition says are there."""
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in [*self.needed, self.letters.table, self.refused.table]]
+
+    def check_before(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if the table is gone: made anew beside its marks, it would lack what was added before."""
+        self._remembered.clear()
+        check_rows_kept(db, self._marks, [self._table], [self.kept.table])
+
+    def check(self, db: Connection) -> None:
+        """Raise `ViewUnfit` unless the tables that are needed are fit, and the rows are those of the marks."""
+        own = self.needed[1:]
+        check_spelling(db, self.needed)
+        check_tables(db, [self._table], own)
+        check_key_texts(db, self._table)
+        check_key(db, self._table)
+        self._check_rows_made(db)
+        check_types(db, self._table, self._types, " and ".join(each.name for each in own))
+
+    def check_marks_kept(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if marks are lost, or nobody knows who made the rows; see `MarkedTable`."""
+        self._check_rows_made(db)
+        # The marks last: whoever makes the table writes its first marks before its definition.
+        if (self.kept.read(db) is not None and not self._marks.all(db)) or self.kept.lost(db, self._marks):
+            raise self._marks_lost()
+
+    def check_left_out_kept(self, db: Connection, left_out: LeftOut) -> None:
+        """Raise `ViewUnfit` if a table of what was left out is gone: made anew, it would lack what came before."""
+        # The table last: another process may make it, and commit that it did, meanwhile.
+        if self.kept.was_made(db, left_out.number) and not has_table(db, left_out.table):
+            raise ViewUnfit(
+                f"table {left_out.table.fullname} was there and is gone: made anew, it would lack what was left out "
+                "before. Put it back, or rebuild the view (polonaise pipeline views --rebuild), which brings all of it "
+                f"again. To go on with an empty one: {deletion(db, self.kept.table.c.number, [left_out.number])}"
+            )
+
+    def move(self, db: Connection, before: MarkMap, after: MarkMap, *, replaces: bool) -> bool:
+        """Move the marks in the transaction that writes the rows; if it `replaces` them, empty the tables, too. Return
+        False, for the transaction to be rolled back, if the marks are elsewhere, or the rows were made otherwise."""
+        # In one order everywhere, so that two processes do not wait for each other's rows.
+        for partition in sorted(after):
+            if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
+                return False
+        held = _held(after)
+        new = held - _held(before)
+        if replaces:
+            db.execute(self._table.delete())
+            self.letters.clear(db)
+            self.refused.clear(db)
+            self.kept.replace(db, self._definition)
+            self.kept.remember(db, held)
+        elif not self.kept.agrees(db, self._definition, new=not _held(before)):
+            return False
+        # Those that an earlier version has added are remembered as they are met.
+        elif unknown := new | (held - self._remembered):
+            known = self.kept.partitions(db)
+            if new & known:
+                raise self._marks_lost()
+            self.kept.remember(db, unknown - known)
+        return True
+
+    def committed(self, after: MarkMap) -> None:
+        self._remembered |= _held(after)
+
+    def _check_rows_made(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if the table holds rows, and neither a mark nor a definition says who made them. They are
+        another application's, or the view's own without what belongs to them."""
+
+        def is_made() -> bool:
+            return self.kept.read(db) is not None or bool(_held(self._marks.all(db)))
+
+        # Again after the rows: another process may have made the first ones meanwhile.
+        if is_made() or not holds_rows(db, self._table) or is_made():
+            return
+        marks, kept = self._marks.table.fullname, self.kept.table.fullname
+        raise ViewUnfit(
+            f"table {self._table.fullname} holds rows, and neither {marks} nor {kept} says that its view made them. If "
+            "they are another application's, give the view another name, or another database; if they are the view's, "
+            f"restore the three tables from a backup of one moment, or empty this one, {AGAIN}"
+        )
+
+    def _marks_lost(self) -> ViewUnfit:
+        return ViewUnfit(
+            f"table {self._marks.table.fullname} has lost marks, so what table {self._table.name} holds is not known; "
+            f"adding to it would count that twice. Restore both, and {self.kept.table.name}, from a backup of one "
+            "moment, or rebuild the view (polonaise pipeline views --rebuild)"
+        )
+
+
+def _held(marks: MarkMap) -> set[PartitionId]:
+    """Return the partitions of which something is in the table."""
+    return {each for each, mark in marks.items() if mark > NO_TRANSACTION}
