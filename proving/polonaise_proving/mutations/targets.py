@@ -17,7 +17,7 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "memory-of-lines-not-looked-for": Mutation(
         "polonaise.player.linesfile",
-        "        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail\n",
+        "        return found is not None and await steps.file.read(begin, len(tail) + 1) == tail\n",
         "        return True\n",
         "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
         test="tests/player/test_json_lines.py"
@@ -103,28 +103,28 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lines-counted-before-they-are-written": Mutation(
         "polonaise.player.linesfile",
-        "        await steps.write(begin, [step], sync=True)\n",
-        "        await steps.write(begin, [step, memory.with_step_ended().step_ended()], sync=True)\n",
+        "        await steps.file.write(begin, [step], sync=True)\n",
+        "        await steps.file.write(begin, [step, memory.with_step_ended().step_ended()], sync=True)\n",
         "P8: a target that dies before it has written lines says that they were there, and is refused for good",
         test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[killed]",
     ),
     "step-of-lines-not-synced": Mutation(
         "polonaise.player.linesfile",
-        "        await steps.write(begin, [step], sync=True)\n",
-        "        await steps.write(begin, [step])\n",
+        "        await steps.file.write(begin, [step], sync=True)\n",
+        "        await steps.file.write(begin, [step])\n",
         "P8: lines are there after a loss of power, and nothing says whose: the target is refused for good",
         test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[power loss]",
     ),
     "step-noted-behind-its-lines": Mutation(
         "polonaise.player.linesfile",
-        "        await steps.write(begin, [step], sync=True)\n"
-        "        self._steps_end += len(step)\n"
+        "        await steps.file.write(begin, [step], sync=True)\n"
+        "        steps.end += len(step)\n"
         "        if lines:\n"
         "            await self._file.write(counted.size, [lines], sync=True)\n",
         "        if lines:\n"
         "            await self._file.write(counted.size, [lines], sync=True)\n"
-        "        await steps.write(begin, [step], sync=True)\n"
-        "        self._steps_end += len(step)\n",
+        "        await steps.file.write(begin, [step], sync=True)\n"
+        "        steps.end += len(step)\n",
         "P8: what a crash leaves of lines that were not noted is somebody else's, and the target is refused for good",
         test="tests/player/test_json_lines_crashes.py::test_a_target_that_dies_at_any_call_keeps_its_word[killed]",
     ),

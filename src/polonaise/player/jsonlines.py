@@ -19,7 +19,7 @@ from polonaise.host import Disk
 from polonaise.host.files import DiskThreads, RealDisk
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.linesfile import LinesFile
-from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.entries import NO_FENCE, REASON_CHARACTERS_MAX, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_line
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -34,8 +34,6 @@ _LINE_ENDS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2
 """Characters that some readers take for the end of a line, and their escapes. In JSON they stand within texts only."""
 _HOLDING: Final = (dict, list, tuple)
 """What holds other values in JSON."""
-_REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of an error that the player is told."""
 
 LineOf: TypeAlias = Callable[[PartitionId, RoutedEntry], Any]
 """Makes of an entry what becomes its line: anything that JSON can say, as a rule a dict."""
@@ -257,7 +255,7 @@ class JsonLinesTarget:
                     lines.append(_json_line(line))
                 except Exception as error:  # noqa: BLE001 - the player is told
                     said = redacted_line(error)
-                    reason = redacted(f"{type(error).__name__}: {said}", _REASON_CHARACTERS_MAX)
+                    reason = redacted(f"{type(error).__name__}: {said}", REASON_CHARACTERS_MAX)
                     return _EncodedBatch(b"".join(lines), last, reason)
             last = entry.id
         return _EncodedBatch(b"".join(lines), last, "")

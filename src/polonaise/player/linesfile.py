@@ -24,6 +24,18 @@ _STEPS_BYTES_MAX: Final = 64 * 1024
 """The bytes of steps behind which the memory's file is written anew."""
 
 
+class _Steps:
+    """The memory's file, as it was written whole: what is read after a failed sync need not be on the disk."""
+
+    def __init__(self, file: File, whole: bytes) -> None:
+        self.file = file
+        self.identity: Identity | None = None
+        self.begin = self.end = len(whole)
+        """Where the first step was noted, and where the next one is."""
+        self.tail = (0, whole)
+        """The last bytes, and where they begin: before the last step, where a hole would end."""
+
+
 class LinesFile:
     """A file of lines and its memory, opened, locked and checked. After an error of any method close it, and open them
     anew: the files may hold less than it believes."""
@@ -38,14 +50,8 @@ class LinesFile:
         self._identity = identity
         self.memory = memory
         """What is kept durably; None before the first fence."""
-        self._steps: File | None = None
-        """The memory's file, once this object has written it: what is read after a failed sync need not be on the
-        disk."""
-        self._steps_end = self._steps_begin = 0
-        """Where the next step is noted, and where the first one was."""
-        self._steps_tail = (0, b"")
-        """The last bytes of the memory's file, and where they begin: before the last step, where a hole would end."""
-        self._steps_identity: Identity | None = None
+        self._steps: _Steps | None = None
+        """The memory's file, once this object has written it."""
 
     @classmethod
     async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
@@ -110,12 +116,12 @@ class LinesFile:
         memory = memory.with_step(lines, applied)
         step = memory.step()
         steps = self._steps
-        if steps is None or not whole or self._steps_end + len(step) > max(_STEPS_BYTES_MAX, 2 * self._steps_begin):
+        if steps is None or not whole or steps.end + len(step) > max(_STEPS_BYTES_MAX, 2 * steps.begin):
             steps = await self._write_whole(memory)
         # Before the lines: what a crash leaves of them is known by this, and what somebody else writes is left alone.
-        begin = self._steps_end
-        await steps.write(begin, [step], sync=True)
-        self._steps_end += len(step)
+        begin = steps.end
+        await steps.file.write(begin, [step], sync=True)
+        steps.end += len(step)
         if lines:
             await self._file.write(counted.size, [lines], sync=True)
         memory = memory.with_step_ended()
@@ -124,41 +130,39 @@ class LinesFile:
         self.memory = memory
         # Not synced: if it is lost, the lines themselves say that they are there.
         ended = memory.step_ended()
-        await steps.write(self._steps_end, [ended])
-        self._steps_tail = (begin - 1, b"\n" + step + ended)
+        await steps.file.write(steps.end, [ended])
+        steps.tail = (begin - 1, b"\n" + step + ended)
 
     async def _check_in_place(self) -> bool:
         """Return whether the memory's file is as it was written, by its name, its size and its end. Raises `ViewUnfit`
         if one of the paths leads to another file than the one that is open."""
         if await self._disk.identity(self._path) != self._identity:
             raise _does_not_fit(self._path, "was moved or replaced")
-        if self._steps is None:
+        if (steps := self._steps) is None:
             return True  # it is about to be written whole
         found = await self._disk.identity(self._path + _MEMORY)
-        if found not in (None, self._steps_identity):
+        if found not in (None, steps.identity):
             raise _does_not_fit(self._path, "has another memory beside it than was written")
-        begin, tail = self._steps_tail
-        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail
+        begin, tail = steps.tail
+        return found is not None and await steps.file.read(begin, len(tail) + 1) == tail
 
-    async def _write_whole(self, memory: LinesMemory) -> File:
+    async def _write_whole(self, memory: LinesMemory) -> _Steps:
         """Write the memory's file anew, without a step that is noted; return it. Its directory is synced with it."""
         if self._steps is not None:
             steps, self._steps = self._steps, None
-            await steps.close()
+            await steps.file.close()
         directory, name = posixpath.split(self._path + _MEMORY)
         whole = memory.whole()
         await write_whole(self._disk, directory, name, [whole])
-        self._steps = await self._disk.open(self._path + _MEMORY)
-        self._steps_identity = await self._disk.identity(self._path + _MEMORY)
-        self._steps_begin = self._steps_end = len(whole)
-        self._steps_tail = (0, whole)
-        return self._steps
+        self._steps = steps = _Steps(await self._disk.open(self._path + _MEMORY), whole)
+        steps.identity = await self._disk.identity(self._path + _MEMORY)
+        return steps
 
     async def close(self) -> None:
         """Close both files, then unlock them: not before the last call to the disk has ended, even if it hangs."""
-        for file in (self._file, self._steps):
-            if file is not None:
-                await file.close()
+        await self._file.close()
+        if self._steps is not None:
+            await self._steps.file.close()
         self._lock.release()
 
 

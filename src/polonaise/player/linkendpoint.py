@@ -14,8 +14,7 @@ from polonaise.link.protocol.peertext import printable
 from polonaise.link.settings import LinkSettings
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.targetsession import REASON_CHARACTERS_MAX
+from polonaise.player.protocol.entries import REASON_CHARACTERS_MAX, DeliveryBatch, Fence, RoutedEntry
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import Message
 from polonaise.wire.deliveries import (

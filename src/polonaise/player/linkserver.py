@@ -13,7 +13,7 @@ from polonaise.link.protocol import greeting
 from polonaise.link.protocol.peertext import printable
 from polonaise.link.settings import LinkSettings
 from polonaise.player.deliverytarget import DeliverySource
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry, shut_out_by
+from polonaise.player.protocol.entries import NAME_CHARACTERS_MAX, DeliveryBatch, Fence, RoutedEntry, shut_out_by
 from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
@@ -37,7 +37,6 @@ _OPEN_S_MAX: Final = 5.0
 """Seconds that a player may take to open its stream once it has said hello."""
 _FULL: Final = "batches that are not applied yet"
 """Why the reading of a player is paused that has sent too much."""
-_NAME_CHARACTERS_MAX: Final = 200
 
 
 class LinkServer:
@@ -81,36 +80,32 @@ class LinkServer:
         return unreachable(self._host.network) or network_trouble(self._host.network)
 
     def _accept(self) -> Connection:
-        stream = ServedStream(self._host, self)
-        connection = Connection(
-            self._host,
-            # The log's key is in the stream's own hello: its memory tells a target which log it is of.
-            hello=greeting.hello(ROLE_TARGET, "server of targets"),
-            peer_roles=(ROLE_PLAYER,),
-            on_message=stream.received,
-            on_closed=stream.closed,
-            on_greeted=stream.greeted,
-            settings=self._settings,
-            accepted=True,
-            budget=self._budget,
-        )
-        stream.connection = connection
+        stream = ServedStream(self._host, self, self._settings, self._budget)
         self.streams[stream] = None
         if self.closing:
-            connection.close()
-        return connection
+            stream.connection.close()
+        return stream.connection
 
 
 class ServedStream:
     """One stream of a player, with the session that serves it. Batches go to the session as they arrive."""
 
-    connection: Connection
-
-    def __init__(self, host: Host, server: LinkServer) -> None:
+    def __init__(self, host: Host, server: LinkServer, settings: LinkSettings, budget: Budget) -> None:
+        self.connection = Connection(
+            host,
+            # The log's key is in the stream's own hello: its memory tells a target which log it is of.
+            hello=greeting.hello(ROLE_TARGET, "server of targets"),
+            peer_roles=(ROLE_PLAYER,),
+            on_message=self._received,
+            on_closed=self._closed,
+            on_greeted=self._greeted,
+            settings=settings,
+            accepted=True,
+            budget=budget,
+        )
         self._host = host
         self._server = server
         self._session: TargetSession | None = None
-        self._is_accepted = False
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
@@ -121,16 +116,16 @@ class ServedStream:
 
     # ------------------------------------------------------------------ what the connection brings
 
-    def greeted(self, connection: Connection) -> None:
+    def _greeted(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(
             _OPEN_S_MAX, connection.turn_away, DeadlineExceeded(f"no stream was opened within {_OPEN_S_MAX:g} s")
         )
 
-    def received(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+    def _received(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Handle a message of the player. Raises `ProtocolError` for one that no player sends now."""
         session = self._session
-        if isinstance(message, DeliverEntries) and session is not None and self._is_accepted and partition >= 0:
+        if isinstance(message, DeliverEntries) and session is not None and session.accepted and partition >= 0:
             entries = [RoutedEntry(id, payload) for id, payload in parse_entries(message)]
             session.take(DeliveryBatch(partition, message.previous, entries))
             if session.full:
@@ -140,7 +135,7 @@ class ServedStream:
         else:
             raise ProtocolError(f"a player sent {type(message).__name__} for partition {partition} out of turn")
 
-    def closed(self, _: Connection, error: PolonaiseError) -> None:
+    def _closed(self, _: Connection, error: PolonaiseError) -> None:
         self._server.streams.pop(self, None)
         for timer in (self._deadline, self._telling):
             if timer is not None:
@@ -153,10 +148,8 @@ class ServedStream:
 
     def _open(self, message: OpenDelivery) -> None:
         names = (message.player, message.target)
-        if message.epoch < 0 or message.term < 0 or not all(0 < len(name) <= _NAME_CHARACTERS_MAX for name in names):
-            raise ProtocolError(
-                f"a stream takes a fence from 0 on, and names of 1 to {_NAME_CHARACTERS_MAX} characters"
-            )
+        if message.epoch < 0 or message.term < 0 or not all(0 < len(name) <= NAME_CHARACTERS_MAX for name in names):
+            raise ProtocolError(f"a stream takes a fence from 0 on, and names of 1 to {NAME_CHARACTERS_MAX} characters")
         if self._deadline is not None:
             self._deadline.cancel()
         self.source = source = DeliverySource(message.log_key, message.player, message.target)
@@ -171,7 +164,6 @@ class ServedStream:
     async def _greet(self, session: TargetSession, source: DeliverySource) -> None:
         applied = await session.greet(source)
         if applied is not None:
-            self._is_accepted = True
             self.connection.send(encode_applied(applied))
             _log.info("the stream of %s is accepted under %s", self._name, session.fence)
 
@@ -188,7 +180,7 @@ class ServedStream:
 
     def health(self) -> dict[str, Any]:
         assert self.source is not None
-        return stream_health(self.source, self.connection.peer_address, self._session, is_accepted=self._is_accepted)
+        return stream_health(self.source, self.connection.peer_address, self._session)
 
     @property
     def _name(self) -> str:

@@ -362,14 +362,10 @@ class _Answer:
         """Nothing is known; the player's own stream will tell why."""
         self._tell(NO_FENCE)
 
-    def written(self) -> None:
+    def _ignored(self, *_: Any, **__: Any) -> None:
         """Nothing is sent, so nothing is written, acknowledged or refused."""
 
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """Nothing was sent."""
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """Nothing was sent."""
+    written = acknowledged = refused = _ignored
 
     def _tell(self, kept: Fence) -> None:
         if not self.told.done():

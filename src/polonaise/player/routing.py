@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
-from polonaise.player.protocol.entries import RoutedEntry, TargetName
+from polonaise.player.protocol.entries import REASON_CHARACTERS_MAX, RoutedEntry, TargetName
 from polonaise.redaction import redacted, redacted_text, redacted_trace
 from polonaise.terms import Transaction, TransactionId
 
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
 """The most bytes that a target may get of one transaction: a little less than the messages of all transports carry."""
-_REASON_CHARACTERS_MAX: Final = 500
-"""The most characters that are told of an application's error."""
 
 Route: TypeAlias = Callable[[Transaction], Mapping[TargetName, bytes]]
 """Returns what each target gets of a transaction, by its name. A pure function: whenever it is called for a
@@ -75,7 +73,7 @@ class Router:
         # exit: a standby would come to the same transaction, and end as well.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             why = f"the route function raised {type(error).__name__}: {redacted_text(error)}"
-            raise Unroutable(tx.id, redacted(why, _REASON_CHARACTERS_MAX), redacted_trace(error)) from error
+            raise Unroutable(tx.id, redacted(why, REASON_CHARACTERS_MAX), redacted_trace(error)) from error
         entries = []
         for name, payload in items:
             if name in self._retired:

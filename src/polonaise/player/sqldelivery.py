@@ -13,7 +13,14 @@ from sqlalchemy.exc import DBAPIError
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, PolonaiseError, ViewUnavailable, ViewUnfit, invariant
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
-from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.entries import (
+    NAME_CHARACTERS_MAX,
+    NO_FENCE,
+    REASON_CHARACTERS_MAX,
+    DeliveryBatch,
+    Fence,
+    RoutedEntry,
+)
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -38,9 +45,6 @@ from polonaise.views.writerconnection import WriterConnection, check_undone
 _log = logging.getLogger("polonaise.player")
 
 _FIRST_TRIES: Final = 3
-_REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of an error that the player is told."""
-_NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""
 _FENCED: Final = -1
@@ -339,7 +343,7 @@ class SqlDeliveryTarget:
             self._refused[partition] = batch.last, reason
             what = "entry %d of partition %d can't be applied:\n%s"
             _log.warning(what, batch.last, partition, redacted_trace(error))
-        return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, redacted(reason, _REASON_CHARACTERS_MAX))
+        return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, redacted(reason, REASON_CHARACTERS_MAX))
 
     def _memory(self, db: Connection, partition: PartitionId) -> tuple[Fence, TransactionId, bool]:
         """Return the fence, the last id of the partition, and whether that has no row yet."""
@@ -365,8 +369,8 @@ class _FenceKept:
             Column("epoch", BigInteger, nullable=False),
             Column("term", BigInteger, nullable=False),
             Column("cluster", short_text(32), nullable=False),
-            Column("player", short_text(_NAME_CHARACTERS_MAX), nullable=False),
-            Column("target", short_text(_NAME_CHARACTERS_MAX), nullable=False),
+            Column("player", short_text(NAME_CHARACTERS_MAX), nullable=False),
+            Column("target", short_text(NAME_CHARACTERS_MAX), nullable=False),
             schema=schema,
         )
         self._select = select(self.table)

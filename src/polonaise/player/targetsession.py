@@ -10,15 +10,13 @@ from typing import Any, Final, Protocol, TypeVar
 from polonaise.applicationcode import is_being_cancelled
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
+from polonaise.player.protocol.entries import REASON_CHARACTERS_MAX, DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 T = TypeVar("T")
 
-REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of a target's error or refusal that the player is told."""
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """A session that holds more than this of batches that are not applied yet is full: several times what a player sends
 ahead, or slow partitions would keep others from being read."""
@@ -126,6 +124,8 @@ class TargetSession:
         self._over = False
         self._takes = True
         self.fence = fence
+        self.accepted = False
+        """Whether the target has accepted the stream."""
         self.refused: dict[PartitionId, str] = {}
         """By partition, which entry was refused last, and why, until one was applied after that."""
 
@@ -149,6 +149,7 @@ class TargetSession:
             self.shut_out(acceptance.kept)
             return None
         self._served.accepted(self.fence)
+        self.accepted = True
         return dict(acceptance.applied)
 
     def take(self, batch: DeliveryBatch) -> None:
@@ -296,16 +297,14 @@ class TargetSession:
         )
 
 
-def stream_health(
-    source: DeliverySource, peer: str, session: TargetSession | None, *, is_accepted: bool
-) -> dict[str, Any]:
+def stream_health(source: DeliverySource, peer: str, session: TargetSession | None) -> dict[str, Any]:
     """Return what a server knows of a stream, for `TargetServer.health`."""
     return {
         "target": source.target,
         "player": source.player,
         "log": source.log_key.hex(),
         "from": peer,
-        "accepted": is_accepted,
+        "accepted": session is not None and session.accepted,
         "epoch": 0 if session is None else session.fence.epoch,
         "term": 0 if session is None else session.fence.term,
         "waiting_bytes": 0 if session is None else session.held_bytes,

@@ -40,11 +40,7 @@ _BINLOG_REFUSES: Final = "SELECT @@log_bin AND @@SESSION.sql_log_bin AND @@SESSI
 
 class Database:
     """A SQLAlchemy engine, with the settings that its kind of database needs. It belongs to the process that uses it
-    first: in a forked child, the database's answers to one process would reach the other.
-
-    It belongs to the process that uses it first: if a forked child used its parent's connections, the database's
-    answers to one process would reach the other.
-    """
+    first: in a forked child, the database's answers to one process would reach the other."""
 
     def __init__(
         self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float, *, utc: bool = False

@@ -46,7 +46,7 @@ DIGITS: Final = ("extra_float_digits", "1")
 def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
     """Return an engine that serves: the given one, or a new one for a URL, set up. Raises `BadOption`."""
     if isinstance(engine, Engine):
-        check_dialect(engine.dialect)
+        _check(engine.dialect.name, engine.dialect.driver)
         return engine
     if hasattr(engine, "sync_engine"):
         raise BadOption("an AsyncEngine can't be used: give an Engine, from create_engine, or a URL")
@@ -117,12 +117,8 @@ def _begin_of(url: object) -> str:
     return redacted(begin[0]) + (HIDDEN if begin.end() < len(str(url)) else "")
 
 
-def check_dialect(dialect: Dialect) -> None:
-    """Raise `BadOption` unless the engine's kind of database and its driver serve."""
-    _check(dialect.name, dialect.driver)
-
-
 def _check(kind: str, driver: str) -> None:
+    """Raise `BadOption` unless this kind of database and its driver serve."""
     wanted = _DRIVERS.get(kind)
     if wanted is None:
         raise BadOption(f"SQL views and targets need PostgreSQL, MariaDB or SQLite; this engine is for {kind}")

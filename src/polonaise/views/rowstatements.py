@@ -32,16 +32,6 @@ class RowsRefused(Exception):
         self.rows = rows
 
 
-def write_rows(db: Connection, table: Table, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows by one statement. Raises `RowsRefused` unless the error may pass, or the connection is lost."""
-    try:
-        db.execute(statement, list(rows))
-    except DBAPIError as error:
-        if trouble_in(error) is not None:
-            raise
-        raise RowsRefused(table, statement, rows) from error
-
-
 def raise_for_row(db: Connection, refused: RowsRefused, sums: Sequence[str], *, emptied: bool) -> NoReturn:
     """Raise `ViewFailed` for the first of these rows that the database refuses. The transaction has to be rolled back.
     `sums` names the columns that are added to those of the row with the same key. With `emptied` the rows are to go
@@ -56,7 +46,7 @@ def raise_for_row(db: Connection, refused: RowsRefused, sums: Sequence[str], *, 
     db.execute(select(table).limit(0))  # raises if it is the table that is wrong, and no row: as when it was dropped
     beyond = None if emptied else _sum_beyond(db, table, row, sums)
     why = said if beyond is None else f"{beyond}: {BEYOND}"
-    raise ViewFailed(f"table {table.name} refuses the row with {named(table, row)}: {why}")
+    raise ViewFailed(f"table {table.name} refuses the row with {_named(table, row)}: {why}")
 
 
 def _first_refused(
@@ -85,14 +75,11 @@ def _error_of(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]])
     return None
 
 
-def named(table: Table, row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_shown(row[name])}" for name in _naming(table, row))
-
-
-def _naming(table: Table, row: Mapping[str, Any]) -> list[str]:
-    """Return the columns that say which row it is: the key, or else the transaction, or else the first column."""
+def _named(table: Table, row: Mapping[str, Any]) -> str:
+    """Return which row it is: by its key, or else its transaction, or else its first column."""
     key = [column.name for column in table.primary_key]
-    return key or [name for name in ("partition", "transaction_id") if name in row] or list(row)[:1]
+    naming = key or [name for name in ("partition", "transaction_id") if name in row] or list(row)[:1]
+    return ", ".join(f"{name} {redacted(repr(row[name]), 100)}" for name in naming)
 
 
 def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequence[str]) -> str | None:
@@ -122,10 +109,6 @@ def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequ
     return None
 
 
-def _shown(value: Any) -> str:
-    return redacted(repr(value), 100)
-
-
 _AWAKE_S: Final = 0.1
 """Seconds after which a database is asked for something while the next rows are awaited."""
 _PAUSE_S: Final = 0.25
@@ -151,7 +134,12 @@ class RowStatements:
         for start in range(0, len(rows), self._portion.most):
             some = rows[start : start + self._portion.most]
             self._sent, self._most_sent = (table, some), max(len(some), self._most_sent)
-            write_rows(db, table, statement, some)
+            try:
+                db.execute(statement, list(some))
+            except DBAPIError as error:
+                if trouble_in(error) is not None:
+                    raise
+                raise RowsRefused(table, statement, some) from error
             self._sent = None
 
     def committed(self) -> None:
@@ -168,7 +156,7 @@ class RowStatements:
         following = self._portion.driven_away(len(rows))
         if following is Next.NAMED:
             raise ViewFailed(
-                f"table {table.name}: the row with {named(table, rows[0])} alone drives the database away: "
+                f"table {table.name}: the row with {_named(table, rows[0])} alone drives the database away: "
                 f"{first_line(error.__cause__ or error)}; raise the database's limit, or leave such rows out"
             ) from error
         if following is Next.LATER:

@@ -271,7 +271,6 @@ class SqlView:
     async def _do(
         self, partition: PartitionId, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
     ) -> T:
-
         def own(writer: WriterConnection) -> T:
             with not_refused(_WHOSE):
                 return self._done(writer, prepare, work, *args)

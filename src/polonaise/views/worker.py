@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed
@@ -20,7 +20,6 @@ from polonaise.views.writerconnection import WriterConnection
 
 S = TypeVar("S")
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _log = logging.getLogger("polonaise.views")
 
@@ -34,10 +33,9 @@ class Worker:
         self._writer = RetryingWriter(database, self._pause, lost, TRIED_S_MAX)
         self._closing = threading.Event()
 
-    async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of `work(writer, …)`, run in the worker's thread as `RetryingWriter.do` runs it."""
-
-        return await self._run(lambda: self._writer.do(lambda connection: work(connection, *args, **kwargs)))
+    async def do(self, work: Callable[[WriterConnection], T]) -> T:
+        """Return the result of `work`, run in the worker's thread as `RetryingWriter.do` runs it."""
+        return await self._run(lambda: self._writer.do(work))
 
     async def do_some(
         self, run: Sequence[S], portion: Portion, work: Callable[[WriterConnection, Sequence[S]], T]

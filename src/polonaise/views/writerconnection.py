@@ -133,8 +133,10 @@ class WriterConnection:
         self.last_step = None
         try:
             with not_refused("each SQL transaction"):
-                if self._sqlite is not None:
-                    begin_sqlite(db, "BEGIN IMMEDIATE")
+                # Unless the application's handler of `begin` events has begun one. Python's driver would begin one only
+                # before the first change, so earlier reads would not belong to it.
+                if self._sqlite is not None and not self._sqlite.in_transaction:
+                    db.exec_driver_sql("BEGIN IMMEDIATE")
                 if guarded:
                     # Looking at MariaDB's tables sets it, and leaves it so: errors would not be noted.
                     db.execution_options(skip_user_error_events=False)
@@ -387,10 +389,3 @@ def _text(statement: Any, cursor: object = None) -> str:
     """Return a statement as text; `cursor` is the one it is sent with, where psycopg may compose it."""
     text = statement.as_string(cursor) if hasattr(statement, "as_string") else statement
     return text if isinstance(text, str) else bytes(text).decode(errors="replace")
-
-
-def begin_sqlite(db: Connection, how: str) -> None:
-    """Begin a transaction with the statement `how`, unless the application's handler of `begin` events has begun one.
-    Python's driver would begin one only before the first change, so earlier reads would not belong to it."""
-    if not cast(sqlite3.Connection, db.connection.dbapi_connection).in_transaction:
-        db.exec_driver_sql(how)

@@ -24,8 +24,7 @@ from polonaise.player.grpctransport.messages import (
     hello_bytes,
     tell_answers,
 )
-from polonaise.player.protocol.entries import DeliveryBatch, Fence
-from polonaise.player.targetsession import REASON_CHARACTERS_MAX
+from polonaise.player.protocol.entries import REASON_CHARACTERS_MAX, DeliveryBatch, Fence
 from polonaise.redaction import redacted, shortened
 from polonaise.terms import PartitionId, TransactionId
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from polonaise.errors import ProtocolError
 from polonaise.player.deliverytarget import DeliverySource
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.entries import NAME_CHARACTERS_MAX, DeliveryBatch, Fence, RoutedEntry
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 SERVICE: Final = "polonaise.delivery.v1.DeliveryTarget"
@@ -26,7 +26,6 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest message that the player sends: above the largest transaction of a log."""
 GATHERED_BYTES_MAX: Final = 512 * 1024
 """No further batch joins a message that it would bring above this; a larger one goes alone."""
-_NAME_CHARACTERS_MAX: Final = 200
 _LOG_KEY_BYTES_MAX: Final = 64
 
 
@@ -118,9 +117,9 @@ def read_by_target(data: bytes) -> Greeting | list[DeliveryBatch]:
 def _greeting(hello: Any) -> Greeting:
     if min(hello.epoch, hello.term) < 1:
         raise ProtocolError(f"a hello has epoch {hello.epoch} and term {hello.term}: both count from 1")
-    if max(len(hello.player), len(hello.target)) > _NAME_CHARACTERS_MAX or len(hello.log_key) > _LOG_KEY_BYTES_MAX:
+    if max(len(hello.player), len(hello.target)) > NAME_CHARACTERS_MAX or len(hello.log_key) > _LOG_KEY_BYTES_MAX:
         raise ProtocolError(
-            f"a hello has a name of more than {_NAME_CHARACTERS_MAX} characters, or a log's key of more than "
+            f"a hello has a name of more than {NAME_CHARACTERS_MAX} characters, or a log's key of more than "
             f"{_LOG_KEY_BYTES_MAX} bytes"
         )
     source = DeliverySource(hello.log_key, hello.player, hello.target)

@@ -148,7 +148,6 @@ class _ServedStream:
         self._telling: asyncio.TimerHandle | None = None
         self._may_read = asyncio.Event()
         self._session: TargetSession | None = None
-        self._is_accepted = False
         self._over = False
         self.source: DeliverySource | None = None
         """Where the stream comes from, once the player has said it."""
@@ -191,7 +190,7 @@ class _ServedStream:
 
     def health(self) -> dict[str, Any]:
         assert self.source is not None
-        return stream_health(self.source, self._context.peer(), self._session, is_accepted=self._is_accepted)
+        return stream_health(self.source, self._context.peer(), self._session)
 
     async def _read(self) -> None:
         try:
@@ -239,7 +238,6 @@ class _ServedStream:
         applied = await session.greet(source)
         if applied is None:
             return None
-        self._is_accepted = True
         self._answers.accepted(applied)
         self._something_new.set()
         return session

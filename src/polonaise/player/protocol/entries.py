@@ -15,6 +15,8 @@ TargetName: TypeAlias = str
 
 NAME_CHARACTERS_MAX: Final = 200
 """The longest name of a player or target."""
+REASON_CHARACTERS_MAX: Final = 500
+"""The most characters that are told of an application's error, or of what a target refuses."""
 
 Epoch: TypeAlias = int
 """The count of the active players of one name, raised by each election: from 1."""
