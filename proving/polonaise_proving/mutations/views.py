@@ -66,7 +66,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "given-marks-not-remembered": Mutation(
         "polonaise.views.tablesbeside",
-        "        self._lost.remember(db, partition)\n",
+        "        self._claimed.remember(db, partition)\n",
         "",
         "P7: a view whose marks were lost begins as new, and applies everything a second time",
         test="tests/views/test_claimed_tables.py"
@@ -167,7 +167,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rows-without-any-marks-not-told": Mutation(
         "polonaise.views.lostmarks",
-        "        return not (holds_rows(db, marks) or (self._claimed.there and self._has_any(db)))\n",
+        "        return not (holds_rows(db, marks) or (self.there and self._has_any(db)))\n",
         "        return False\n",
         "P13: everything is applied a second time to rows whose marks are all lost, and nobody is told",
         test="tests/views/test_tables_beside.py"
@@ -305,7 +305,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "marks-met-by-workers-not-remembered": Mutation(
         "polonaise.views.tablesbeside",
-        "                self._lost.met(writer, partition)\n",
+        "                self._claimed.met(writer, partition)\n",
         "",
         "P7: a partition of a worker group's view whose mark of an earlier version is lost is applied a second time",
         test="tests/views/test_worker_view.py"
@@ -313,7 +313,7 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "marks-made-beside-their-rows": Mutation(
         "polonaise.views.tablesbeside",
-        "            self._check_marks_kept(db)\n",
+        "            self._claimed.check_marks_kept(db)\n",
         "",
         "P13: an empty table of marks is in the way of whoever puts the right one back",
         test="tests/views/test_sql_view.py::test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none[sqlite]",

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import ClassVar, Final
 
 from sqlalchemy import Column, Connection, Integer, Table, inspect, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -39,6 +39,9 @@ _TOLD_MAX: Final = 10
 class ClaimedTables:
     """The tables that marks are of, by negative numbers in a table beside the marks. Its numbers from 0 on are
     partitions, which `LostMarks` remembers there. Without that table nothing is noticed."""
+
+    remembers: ClassVar[bool] = False
+    """Whether partitions are remembered, with each first mark."""
 
     def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
         """`tables` are those that are kept, none if they are not named; `keys` is that of the keys of `log.once`.
@@ -73,6 +76,9 @@ class ClaimedTables:
                 self.beginning = self._beginning_in(self._read(db))
         if self.there and (self._tables or self._keys):
             self._claim(writer)
+
+    def check_marks_kept(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if the table of marks is gone beside its rows: here never, as a target has its fence."""
 
     def check_own(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the marks are of other tables, which are there. Called first when a view begins."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from sqlalchemy import Connection, Table, bindparam, func, literal, select
@@ -59,7 +59,7 @@ def holds_rows(db: Connection, table: Table) -> bool:
     return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
 
 
-def held_in(db: Connection, tables: Sequence[Table]) -> str:
+def held_in(db: Connection, tables: Iterable[Table]) -> str:
     """Return the name of a table that holds rows, or may not be looked at; empty if none does."""
     for table in tables:
         try:
@@ -73,18 +73,15 @@ def held_in(db: Connection, tables: Sequence[Table]) -> str:
     return ""
 
 
-class LostMarks:
-    """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too. One
-    without a mark has lost it, unless the view's tables are empty: then everything was emptied together, and the view
-    begins anew, which is noted there, too. Without that table nothing is noticed."""
+class LostMarks(ClaimedTables):
+    """Remembers which partitions of a view were given a mark, too. One without a mark has lost it, unless the view's
+    tables are empty: then everything was emptied together, and the view begins anew, which is noted there, too."""
 
-    def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables, reached: Reached) -> None:
-        """`tables` are those that the view keeps; none if it does not name them."""
-        self._marks = marks
-        self._reached = reached
-        self._tables = tables
-        self._claimed = claimed
-        self.table = claimed.table
+    remembers = True
+
+    def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
+        super().__init__(whose, name, marks, tables, keys)
+        self.reached = Reached(marks)
         self._select = select(self.table.c.partition).where(self.table.c.partition == bindparam("at"))
         self._remembered: set[PartitionId] = set()
         self._begun: dict[PartitionId, int | None] = {}
@@ -92,9 +89,9 @@ class LostMarks:
         self._telling = threading.Lock()
         """Taken for good by whoever warns of rows that nothing tells of: threads may meet them at once."""
 
-    def look_again(self) -> None:
-        """Remember each partition anew: the database may be another one."""
+    def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         self._remembered.clear()
+        super().prepare(writer, create=create)
 
     def check_marks_kept(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
@@ -105,7 +102,7 @@ class LostMarks:
         check_tables(db, [], [given])
         if not self._has_any(db):
             return
-        held = held_in(db, self._tables)
+        held = held_in(db, self._tables.values())
         # The marks last: another process may have made them, and applied rows, since they were found to be missing.
         if (held or not self._tables) and not has_table(db, marks):
             raise ViewUnfit(
@@ -119,23 +116,23 @@ class LostMarks:
 
         It had if the table says so; or if this process knows it, unless everything was emptied together since. So it
         may have if the process knows of any that had one while no mark at all is there. Where nobody knows of any, a
-        warning tells that there are rows. Returns whether everything is empty now, so that `begin_anew` is to be
-        called.
+        warning tells that there are rows. Returns whether everything is empty now, so that `begin_anew_for` is to
+        be called.
         """
-        had = self._reached.had
-        had_it = self._claimed.there and self._has(db, partition)
+        had = self.reached.had
+        had_it = self.there and self._has(db, partition)
         had_it = had_it or (partition in had and not self._began_since(db, partition))
         if not had_it and not (had and self._knows_nothing(db)):
             self._begun.pop(partition, None)
             self._tell_rows(db)
             return False
-        held = held_in(db, self._tables)
+        held = held_in(db, self._tables.values())
         if self._tables and not held:
-            return self._claimed.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
+            return self.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
         if self._marks.read(db, partition) is None and (had_it or self._knows_nothing(db)):
             # Where nobody can write, or tell, that everything is empty, this process goes by what it knows.
-            again = "" if self._tables and self._claimed.there else ", start this process again"
+            again = "" if self._tables and self.there else ", start this process again"
             marks = self._marks.table.fullname
             lost = f"partition {partition} had a high-water mark in table {marks} and has none"
             if not had_it:
@@ -150,7 +147,7 @@ class LostMarks:
     def _tell_rows(self, db: Connection) -> None:
         """Warn, once, if the view's tables hold rows and nothing tells of what: as if its tables of marks were lost.
         Rightly so, if the application has put them there before its first start."""
-        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._tables)):
+        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._tables.values())):
             return
         # Again after the rows: another process may have written marks, and applied rows, meanwhile.
         if self._knows_nothing(db) and self._telling.acquire(blocking=False):
@@ -164,36 +161,37 @@ class LostMarks:
     def _knows_nothing(self, db: Connection) -> bool:
         """Whether no partition has a mark, and none is remembered to have had one."""
         marks = self._marks.table
-        return not (holds_rows(db, marks) or (self._claimed.there and self._has_any(db)))
+        return not (holds_rows(db, marks) or (self.there and self._has_any(db)))
 
     def _began_since(self, db: Connection, partition: PartitionId) -> bool:
         """Whether everything was found empty since the partition's mark was met, by this process or another one."""
-        if not self._claimed.there:
+        if not self.there:
             return False
-        known = self._begun.get(partition, self._claimed.beginning)
-        found = self._claimed.look(db)
+        known = self._begun.get(partition, self.beginning)
+        found = self.look(db)
         return found is not None and found != known
 
-    def begin_anew(self, writer: WriterConnection, partition: PartitionId) -> None:
+    def begin_anew_for(self, writer: WriterConnection, partition: PartitionId) -> None:
         self._begun.pop(partition, None)
-        self._claimed.begin_anew(writer)
+        self.begin_anew(writer)
 
     def met(self, writer: WriterConnection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, which may be an earlier version's, or written by hand."""
-        self._begun.setdefault(partition, self._claimed.beginning)
-        if self._claimed.there and partition not in self._remembered:
+        self._begun.setdefault(partition, self.beginning)
+        if self.there and partition not in self._remembered:
             with contextlib.suppress(IntegrityError), writer.transaction() as db:
                 self.remember(db, partition)
             self._remembered.add(partition)
 
     def forget(self) -> None:
         """Forget the partitions: another client, or another log, begins anew."""
+        self.reached.forget()
         self._begun = {}
         self._telling = threading.Lock()
 
     def remember(self, db: Connection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, in the transaction that gives it one."""
-        if self._claimed.there and not self._has(db, partition):
+        if self.there and not self._has(db, partition):
             db.execute(self.table.insert(), {"partition": partition})
 
     def _has_any(self, db: Connection) -> bool:
@@ -239,7 +237,6 @@ class Reached:
             self.had.add(partition)
 
     def forget(self) -> None:
-        """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}
         self.had = set()
         self.behind = frozenset()

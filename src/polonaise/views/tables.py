@@ -218,7 +218,7 @@ class MarkedTable:
         statements, tables = self._statements, self._beside
         statement = self._table.insert() if replaces else self._merging
 
-        def commit(db: Connection) -> bool:
+        def commit(db: Connection) -> None:
             statements.begin()
             if not tables.move(db, before, after, replaces=replaces):
                 raise _Moved
@@ -231,7 +231,6 @@ class MarkedTable:
                 tables.kept.remember_made(db, beside.number)
                 for chunk in awake(db, left_out()):
                     statements.write(db, beside.table, beside.table.insert(), chunk)
-            return True
 
         while True:
             self._make_ready(before, after, letters is not None, refused is not None, replaces)

@@ -19,7 +19,7 @@ from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columntypes import check_types, deletion
 from polonaise.views.databaseerrors import not_refused
 from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables, has_table
-from polonaise.views.lostmarks import AGAIN, LostMarks, Reached, check_kept, check_rows_kept, holds_rows
+from polonaise.views.lostmarks import AGAIN, LostMarks, check_kept, check_rows_kept, holds_rows
 from polonaise.views.marks import (
     CLAIM,
     DeadLetters,
@@ -49,6 +49,7 @@ class TablesBeside:
         create: bool,
         others: Sequence[Table] = (),
         keys: Table | None = None,
+        claimed: type[ClaimedTables] = ClaimedTables,
     ) -> None:
         """`whose` tables they are is said in messages ("the view"), `metadata` has the application's, and `claims` is
         the name of the table of claims. `others` are further tables that all of them need; `keys` is that of the keys
@@ -61,9 +62,10 @@ class TablesBeside:
         self._create = create
         self._keys = [] if keys is None else [keys]
         self._own = [marks.table, *self._keys, *others]
-        self._claimed = ClaimedTables(whose, claims, marks, self.tables, keys)
+        self._claimed = claimed(whose, claims, marks, self.tables, keys)
         self._preparing = threading.Lock()
-        self._is_prepared = False
+        self._prepared: set[Table] = set()
+        """That of marks once all of these were looked at; others, which only some need, likewise."""
 
     @property
     def tables(self) -> list[Table]:
@@ -79,17 +81,18 @@ class TablesBeside:
         """Make the tables that are missing, and check all of them, unless that was done already; with `again`, in any
         case. Raises `ViewUnfit`, and once work has begun, `ViewUnavailable`."""
         with self._preparing:
-            if again or not self._is_prepared:
+            if again or self.marks.table not in self._prepared:
                 with self._unfit_for_now():
-                    self._prepare(writer, begins=not self.began)
-                self._is_prepared = True
+                    self._prepare(writer)
+                self._prepared.add(self.marks.table)
 
     def look_again(self) -> None:
         """Have the tables looked at again before anything is read or applied: the database may be another one."""
         with self._preparing:  # else a thread that looks at them just now, at the one before, would count
-            self._is_prepared = False
+            self._prepared.clear()
 
-    def _prepare(self, writer: WriterConnection, *, begins: bool) -> None:
+    def _prepare(self, writer: WriterConnection) -> None:
+        begins = not self.began
         create = self._create and begins
         if begins:
             with writer.transaction() as db:
@@ -100,7 +103,7 @@ class TablesBeside:
             if not begins:
                 self._check_under_way(db)
             check_tables(db, self.tables, self._own)
-        if begins:
+        if begins or self._claimed.remembers:
             self._claimed.prepare(writer, create=create)
 
     def _check_before(self, db: Connection, *, create: bool) -> None:
@@ -110,11 +113,8 @@ class TablesBeside:
         self._claimed.check_own(db)
         if create:
             check_rows_kept(db, self.marks, [*self.tables, *self._keys])
-            self._check_marks_kept(db)
+            self._claimed.check_marks_kept(db)
         self._claimed.check_kept(db, create=create)
-
-    def _check_marks_kept(self, db: Connection) -> None:
-        """Raise `ViewUnfit` if all marks are gone beside their rows. A target knows that by its fence."""
 
     def _check_under_way(self, db: Connection) -> None:
         check_kept(db, [*self.tables, *self._own], self._whose)
@@ -136,6 +136,8 @@ class ViewTables(TablesBeside):
     """The tables of a view, with those of the keys of `log.once` and of a worker group's epochs, and what of their
     marks was told. Each method is whole SQL transactions, or says whose transaction it is called in."""
 
+    _claimed: LostMarks
+
     def __init__(self, metadata: MetaData | None, marks_table: str, once_table: str | None, *, create: bool) -> None:
         schema = metadata.schema if metadata is not None else None
         self.once = None if once_table is None else OnceKept(once_table, schema)
@@ -146,11 +148,10 @@ class ViewTables(TablesBeside):
             f"{marks_table}_given",
             create=create,
             keys=None if self.once is None else self.once.table,
+            claimed=LostMarks,
         )
         self.fences = Fences(f"{marks_table}_fence", schema)
-        self.reached = Reached(self.marks)
-        self._lost = LostMarks(self.marks, self.tables, self._claimed, self.reached)
-        self._epochs_prepared = False
+        self.reached = self._claimed.reached
         self._told_epoch = False
 
     @property
@@ -161,30 +162,20 @@ class ViewTables(TablesBeside):
         """Prepare the tables, and that of epochs, which only a view of a worker group has."""
         self.prepare(writer)
         with self._preparing:
-            if self._epochs_prepared:
+            epochs, had = self.fences.table, self._told_epoch
+            if epochs in self._prepared:
                 return
-            had = self._told_epoch
             if self._create and not had:
-                create_tables(writer, [self.fences.table])
+                create_tables(writer, [epochs])
             with writer.transaction() as db, self._unfit_for_now():
                 if had:
-                    check_kept(db, [self.fences.table], self._whose)
-                check_tables(db, [], [self.fences.table])
-            self._epochs_prepared = True
-
-    def _prepare(self, writer: WriterConnection, *, begins: bool) -> None:
-        self._epochs_prepared = False
-        self._lost.look_again()
-        super()._prepare(writer, begins=begins)
-        if not begins:
-            self._claimed.prepare(writer, create=False)  # partitions are remembered in it, also under way
+                    check_kept(db, [epochs], self._whose)
+                check_tables(db, [], [epochs])
+            self._prepared.add(epochs)
 
     def _check_before(self, db: Connection, *, create: bool) -> None:
         super()._check_before(db, create=create)
         self._claimed.check_keys(db)
-
-    def _check_marks_kept(self, db: Connection) -> None:
-        self._lost.check_marks_kept(db)
 
     def _check_under_way(self, db: Connection) -> None:
         check_kept(db, [*self._own, *self.tables], self._whose)
@@ -197,12 +188,11 @@ class ViewTables(TablesBeside):
     def forget(self) -> None:
         """Forget what was told: another client, or another log, begins anew."""
         self.began = self._told_epoch = False
-        self.reached.forget()
-        self._lost.forget()
+        self._claimed.forget()
 
     def close(self) -> None:
         """Forget what was told, and that the tables were looked at; waits for nobody who looks at them just now."""
-        self._is_prepared = False
+        self._prepared.clear()
         self.forget()
 
     def tell_mark(self, writer: WriterConnection, partition: PartitionId, *, to_worker: bool = False) -> TransactionId:
@@ -224,17 +214,17 @@ class ViewTables(TablesBeside):
             mark = self.marks.read(db, partition)
             if mark is None:
                 with self._unfit_for_now():
-                    is_empty = self._lost.check_new(db, partition)
+                    is_empty = self._claimed.check_new(db, partition)
         if is_empty:
-            self._lost.begin_anew(writer, partition)
+            self._claimed.begin_anew_for(writer, partition)
         if mark is None:
             mark = first_row(writer, self.marks.table, partition, self._add_mark, self.marks.read)
-        self._lost.met(writer, partition)
+        self._claimed.met(writer, partition)
         return mark
 
     def _add_mark(self, db: Connection, partition: PartitionId) -> None:
         self.marks.add(db, partition)
-        self._lost.remember(db, partition)
+        self._claimed.remember(db, partition)
 
     def claim(self, writer: WriterConnection, number: int, ended: int | None) -> int:
         """Claim the epochs for a group if nobody has, or the `ended` one has. Return the number of who has them."""
@@ -253,7 +243,7 @@ class ViewTables(TablesBeside):
                 epoch = self.fences.take_over(db, partition)
                 mark = self.marks.read(db, partition)
             if epoch is not None and mark is not None:
-                self._lost.met(writer, partition)
+                self._claimed.met(writer, partition)
                 self.reached.found(partition, mark)
                 self.began = self._told_epoch = True
                 return mark, epoch
