@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.terms import Transaction
-from polonaise.views.marks import DeadLetters
+from polonaise.views.marks import dead_letters
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
 from polonaise_proving.stages.databaseservers import MariaDB, engine_at
@@ -126,7 +126,7 @@ def test_a_table_whose_keys_are_compared_otherwise_is_refused(mariadb_url: str) 
 
 @pytest.mark.slow
 def test_letters_hold_reasons_and_bodies_of_all_kinds(mariadb_url: str) -> None:
-    letters = DeadLetters("owners")
+    letters = dead_letters("owners")
     data = bytes(range(256))
     letter = {
         "partition": 0, "transaction_id": 1, "timestamp": datetime(2025, 1, 2, tzinfo=UTC), "header": 0,

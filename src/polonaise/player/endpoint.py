@@ -10,23 +10,27 @@ from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.terms import PartitionId, TransactionId
 
 
-class StreamEvents(Protocol):
+class TargetAnswers(Protocol):
+    """What a target says of a stream, on its way to the player."""
+
+    def fenced(self, kept: Fence) -> None:
+        """The target keeps this fence, and takes nothing more of the stream."""
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        """The target has applied all that it was sent of the partition up to this id."""
+
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        """The target could not apply the entry after `last`."""
+
+
+class StreamEvents(TargetAnswers, Protocol):
     """What becomes of a stream, told to the player. Nothing is told after `disconnected`, or once it is closed."""
 
     def connected(self, applied: dict[PartitionId, TransactionId]) -> None:
         """The target has accepted the stream, and told the last id that it has applied, by partition."""
 
-    def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence, and takes nothing more of the stream."""
-
     def written(self) -> None:
         """The stream takes more batches, after a `send` that has returned False."""
-
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all up to this id."""
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry after `last`."""
 
     def disconnected(self, reason: str) -> None:
         """The stream has ended."""

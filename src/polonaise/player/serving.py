@@ -104,15 +104,14 @@ class TargetServer:
         `accepted`, its `epoch` and `term`, the `waiting_bytes` that are not applied yet, and by partition which entry
         is `refused`, and why. What goes wrong before a stream is accepted is told to the player alone.
         """
-        error = self._ended.exception() if self._ended is not None and self._ended.done() else None
-        if self._ended is not None and is_inherited(self._ended.get_loop()):
+        ended = self._ended
+        error = ended.exception() if ended is not None and ended.done() else None
+        if ended is not None and is_inherited(ended.get_loop()):
             error = forked(_FORKED)
         trouble, streams = self._server.trouble(), self._server.health()
+        is_well = ended is not None and error is None and not trouble
         return {
-            "well": self._ended is not None
-            and error is None
-            and not trouble
-            and not any(each["refused"] for each in streams),
+            "well": is_well and not any(each["refused"] for each in streams),
             "address": self.address,
             "ended": "" if error is None else str(error),
             "trouble": trouble,

@@ -139,7 +139,7 @@ class SqlDeliveryTarget:
                 return self._accept(writer, offered, source)
 
         self._check_open()
-        return await self._workers.of(0).do(accept)
+        return await self._workers.do(0, accept)
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`. Raises what `accept` does: the next stream prepares the tables anew."""

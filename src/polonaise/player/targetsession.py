@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 from polonaise.applicationcode import is_being_cancelled
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
+from polonaise.player.endpoint import TargetAnswers
 from polonaise.player.protocol.entries import REASON_CHARACTERS_MAX, DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_text
@@ -30,17 +31,8 @@ _ID_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
 
-class SessionAnswers(Protocol):
+class SessionAnswers(TargetAnswers, Protocol):
     """What a session tells its transport. Nothing follows `fenced` or `ended`, nor, but `failed`, a `close`."""
-
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all that was taken of the partition up to this id."""
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry after `last`."""
-
-    def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence; the session has ended."""
 
     def ended(self, reason: str) -> None:
         """The session has ended."""
@@ -292,7 +284,7 @@ class TargetSession:
             and _is_fence(answer.kept)
             and (answer.kept == self.fence or not answer.accepted)
             and isinstance(answer.applied, Mapping)
-            and all(map(_is_partition, answer.applied.keys()))
+            and all(isinstance(each, int) and 0 <= each <= _PARTITION_MAX for each in answer.applied)
             and all(map(_is_id, answer.applied.values()))
         )
 
@@ -369,16 +361,8 @@ def _is_applied(batch: DeliveryBatch, answer: Any) -> bool:
 
 
 def _is_fence(given: Any) -> bool:
-    return isinstance(given, Fence) and _is_number(given.epoch) and _is_number(given.term)
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int) and 0 <= given <= _ID_MAX
+    return isinstance(given, Fence) and all(isinstance(each, int) and 0 <= each <= _ID_MAX for each in given)
 
 
 def _is_id(given: Any) -> bool:
     return isinstance(given, int) and NO_TRANSACTION <= given <= _ID_MAX
-
-
-def _is_partition(given: Any) -> bool:
-    return isinstance(given, int) and 0 <= given <= _PARTITION_MAX

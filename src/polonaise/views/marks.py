@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -314,10 +314,9 @@ REFUSED: Final = "_refused"
 class LeftOut:
     """A table of what is not in the view's table, made by the first write that may bring something for it."""
 
-    number: ClassVar[int]
-    """The row number, beside those of the definition, that says that this table was made; below 0."""
-
-    def __init__(self, table: Table) -> None:
+    def __init__(self, number: int, table: Table) -> None:
+        """`number` is that of the row, beside the definition's, that says that this table was made; below 0."""
+        self.number = number
         self.table = table
 
     def is_there(self, db: Connection) -> bool:
@@ -331,41 +330,29 @@ class LeftOut:
             db.execute(self.table.delete())
 
 
-class DeadLetters(LeftOut):
-    """The dead-letter table of a view's table: bodies that could not be decoded into rows of it."""
-
-    number = -1
-
-    def __init__(self, table: str) -> None:
-        super().__init__(
-            transactional_table(
-                f"{table}{LETTERS}",
-                Column("partition", Integer, primary_key=True, autoincrement=False),
-                Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
-                Column("timestamp", TIMESTAMP, nullable=False),
-                Column("header", Integer, nullable=False),
-                Column("reason", LONG_TEXT, nullable=False),
-                Column("data", LONG_BINARY, nullable=False),
-            )
-        )
+def dead_letters(table: str) -> LeftOut:
+    """Return the dead-letter table of a view's table: bodies that could not be decoded into rows of it."""
+    columns = (
+        Column("partition", Integer, primary_key=True, autoincrement=False),
+        Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
+        Column("timestamp", TIMESTAMP, nullable=False),
+        Column("header", Integer, nullable=False),
+        Column("reason", LONG_TEXT, nullable=False),
+        Column("data", LONG_BINARY, nullable=False),
+    )
+    return LeftOut(-1, transactional_table(f"{table}{LETTERS}", *columns))
 
 
-class RefusedRows(LeftOut):
-    """The table of rows that the view's table can't hold, as JSON, each with the column that is to blame, and why."""
-
-    number = -2
-
-    def __init__(self, table: str) -> None:
-        super().__init__(
-            transactional_table(
-                f"{table}{REFUSED}",
-                Column("partition", Integer),
-                Column("transaction_id", BigInteger),
-                Column("column_name", LONG_TEXT, nullable=False),
-                Column("reason", LONG_TEXT, nullable=False),
-                Column("row_json", LONG_TEXT, nullable=False),
-            )
-        )
+def refused_rows(table: str) -> LeftOut:
+    """Return the table of rows that the view's table can't hold, as JSON, each with the column to blame, and why."""
+    columns = (
+        Column("partition", Integer),
+        Column("transaction_id", BigInteger),
+        Column("column_name", LONG_TEXT, nullable=False),
+        Column("reason", LONG_TEXT, nullable=False),
+        Column("row_json", LONG_TEXT, nullable=False),
+    )
+    return LeftOut(-2, transactional_table(f"{table}{REFUSED}", *columns))
 
 
 class OnceKept:

@@ -275,7 +275,7 @@ class SqlView:
             with not_refused(_WHOSE):
                 return self._done(writer, prepare, work, *args)
 
-        return await self._workers.of(partition).do(own)
+        return await self._workers.do(partition, own)
 
     def _done(
         self, writer: WriterConnection, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any

@@ -22,14 +22,14 @@ from polonaise.views.fitness import check_key, check_key_texts, check_spelling, 
 from polonaise.views.lostmarks import AGAIN, LostMarks, check_kept, check_rows_kept, holds_rows
 from polonaise.views.marks import (
     CLAIM,
-    DeadLetters,
     DefinitionKept,
     Fences,
     LeftOut,
     Marks,
     OnceKept,
-    RefusedRows,
+    dead_letters,
     first_row,
+    refused_rows,
 )
 from polonaise.views.writerconnection import WriterConnection
 
@@ -290,8 +290,8 @@ class PipelineTables:
     def __init__(self, table: Table, marks: Marks, definition: str, types: Mapping[str, str]) -> None:
         """`types` are those of the columns in the view, by name, as Spark writes them."""
         self.kept = DefinitionKept(f"{table.name}_definition")
-        self.letters = DeadLetters(table.name)
-        self.refused = RefusedRows(table.name)
+        self.letters = dead_letters(table.name)
+        self.refused = refused_rows(table.name)
         self.needed = [table, marks.table, self.kept.table]
         """Those without which nothing is written."""
         self._table = table

@@ -33,20 +33,12 @@ class Worker:
         self._writer = RetryingWriter(database, self._pause, lost, TRIED_S_MAX)
         self._closing = threading.Event()
 
-    async def do(self, work: Callable[[WriterConnection], T]) -> T:
-        """Return the result of `work`, run in the worker's thread as `RetryingWriter.do` runs it."""
-        return await self._run(lambda: self._writer.do(work))
+    async def run(self, work: Callable[[RetryingWriter], T]) -> T:
+        """Return the result of `work`, done in the worker's thread."""
 
-    async def do_some(
-        self, run: Sequence[S], portion: Portion, work: Callable[[WriterConnection, Sequence[S]], T]
-    ) -> T:
-        """Return the result of `work` for the beginning of `run`, as `RetryingWriter.do_some` does it."""
-        return await self._run(lambda: self._writer.do_some(run, portion, work))
-
-    async def _run(self, work: Callable[[], T]) -> T:
         def carry_out() -> T:
             with OrdinaryErrors("the code that applies"):
-                return work()
+                return work(self._writer)
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, carry_out)
 
@@ -82,19 +74,22 @@ class Workers:
         """Whether any was needed since the last `end`."""
         return bool(self._workers)
 
-    def of(self, partition: PartitionId) -> Worker:
-        """Return the partition's worker. Raises `Forked`."""
+    async def do(self, partition: PartitionId, work: Callable[[WriterConnection], T]) -> T:
+        """Return the result of `work`, in the partition's thread, as `RetryingWriter.do` does. Raises `Forked`, too."""
+        return await self._of(partition).run(lambda writer: writer.do(work))
+
+    async def do_some(
+        self, partition: PartitionId, run: Sequence[S], work: Callable[[WriterConnection, Sequence[S]], T]
+    ) -> T:
+        """Return the result of `work` for the beginning of `run`, likewise, as `RetryingWriter.do_some` does."""
+        return await self._of(partition).run(lambda writer: writer.do_some(run, self.portions[partition], work))
+
+    def _of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
         number = partition % self._count
         if number not in self._workers:
             self._workers[number] = Worker(self._database, f"{self._name}-{number}", self._lost)
         return self._workers[number]
-
-    async def do_some(
-        self, partition: PartitionId, run: Sequence[S], work: Callable[[WriterConnection, Sequence[S]], T]
-    ) -> T:
-        """Return the result of `work` for the beginning of the partition's `run`, as `RetryingWriter.do_some` does."""
-        return await self.of(partition).do_some(run, self.portions[partition], work)
 
     async def end(self) -> None:
         """End the workers, after what is being done. One that its database holds up for longer than `close_s_max`

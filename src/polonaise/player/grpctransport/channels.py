@@ -6,8 +6,9 @@ Credentials are made from a process's TLS files, which are read again when they 
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -155,3 +156,17 @@ def _read(files: TlsFiles) -> TlsTexts:
         return TlsTexts(*(Path(path).read_bytes() for path in (files.ca, files.certificate, files.key)))
     except OSError as error:
         raise CertificateUnusable(f"{error.filename!r} can't be read: {error.strerror}") from error
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, in a task of its own that no cancellation reaches; raise the cancellation after that."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

@@ -14,8 +14,14 @@ from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host.tls import TlsIdentity
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
-from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, GrpcIdentity, client_options, connectable
-from polonaise.player.grpctransport.finishing import finished
+from polonaise.player.grpctransport.channels import (
+    KEEPALIVE_S,
+    SCHEME,
+    GrpcIdentity,
+    client_options,
+    connectable,
+    finished,
+)
 from polonaise.player.grpctransport.messages import (
     MESSAGE_BYTES_MAX,
     METHOD,

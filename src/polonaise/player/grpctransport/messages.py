@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from polonaise.errors import ProtocolError
 from polonaise.player.deliverytarget import DeliverySource
+from polonaise.player.endpoint import TargetAnswers
 from polonaise.player.protocol.entries import NAME_CHARACTERS_MAX, DeliveryBatch, Fence, RoutedEntry
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -52,17 +53,11 @@ class Greeting(NamedTuple):
     fence: Fence
 
 
-class AnswersTaken(Protocol):
-    """Takes a target's answers, one after the other; see `StreamEvents`."""
+class AnswersTaken(TargetAnswers, Protocol):
+    """Takes a target's answers, one after the other."""
 
     def accepted(self, applied: dict[PartitionId, TransactionId]) -> None:
         """`applied` has the last id that the target has applied, by partition."""
-
-    def fenced(self, kept: Fence) -> None: ...
-
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None: ...
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None: ...
 
     def ended(self, reason: str) -> None: ...
 

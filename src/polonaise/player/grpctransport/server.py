@@ -21,10 +21,10 @@ from polonaise.player.grpctransport.channels import (
     SCHEME,
     GrpcIdentity,
     check_player,
+    finished,
     place_of,
     server_options,
 )
-from polonaise.player.grpctransport.finishing import finished
 from polonaise.player.grpctransport.messages import METHOD, SERVICE, VERSION, Greeting, UnsentAnswers, read_by_target
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
