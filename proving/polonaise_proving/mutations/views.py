@@ -74,8 +74,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lost-marks-begin-anew": Mutation(
         "polonaise.views.lostmarks",
-        "        if self._tables and not held:\n",
-        "        if self._tables:\n",
+        "        if self._kept and not held:\n",
+        "        if self._kept:\n",
         "P7: a view whose marks were lost begins as new although its tables hold what was applied",
         test="tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]",
     ),

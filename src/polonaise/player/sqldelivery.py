@@ -24,6 +24,7 @@ from polonaise.player.protocol.entries import (
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columntypes import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import (
@@ -38,7 +39,7 @@ from polonaise.views.databaseerrors import (
 from polonaise.views.dialects import check_names
 from polonaise.views.lostmarks import held_in
 from polonaise.views.marks import Marks, row_lost
-from polonaise.views.tablesbeside import TablesBeside
+from polonaise.views.tablesbeside import TablesBeside, tables_of
 from polonaise.views.worker import Workers, check_plain
 from polonaise.views.writerconnection import WriterConnection, check_undone
 
@@ -101,9 +102,8 @@ class SqlDeliveryTarget:
         self._database = Database(engine, self.isolation_level, busy_s)
         self._ids = Marks(f"{name}_ids", schema)
         self._fence = _FenceKept(f"{name}_fence", schema)
-        self._beside = TablesBeside(
-            "the target", self.metadata, self._ids, f"{name}_names", create=create, others=[self._fence.table]
-        )
+        claimed = ClaimedTables("the target", f"{name}_names", self._ids, tables_of(self.metadata))
+        self._beside = TablesBeside(self.metadata, claimed, create=create, others=[self._fence.table])
         check_names(self._database.kind, self._beside.names)
         self._workers = Workers(self._database, "polonaise-delivery", workers_max, close_s_max, self._beside.look_again)
         self._is_closed = False

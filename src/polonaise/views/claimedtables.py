@@ -46,10 +46,11 @@ class ClaimedTables:
     def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
         """`tables` are those that are kept, none if they are not named; `keys` is that of the keys of `log.once`.
         `whose` says in messages who keeps them ("the view")."""
-        self._whose = whose
-        self._marks = marks
+        self.whose = whose
+        self.marks = marks
         self._tables = {_number_of(each.name): each for each in tables}
         self._keys = {} if keys is None else {_number_of_keys(keys.name): keys}
+        self.keys = keys
         self.table = transactional_table(
             name, Column("partition", Integer, primary_key=True, autoincrement=False), schema=marks.table.schema
         )
@@ -94,10 +95,10 @@ class ClaimedTables:
         """Raise `ViewUnfit` if a table that was claimed is gone, and the marks say that something was applied to it.
         One that was never claimed is a later version's: with `create` a warning tells from which ids on it has rows. To
         be called before tables are made."""
-        if not self._missing(db) or not has_table(db, self._marks.table):
+        if not self._missing(db) or not has_table(db, self.marks.table):
             return
-        check_tables(db, [], [self._marks.table])
-        marks = {at: mark for at, mark in self._marks.all(db).items() if at >= 0 and mark > NO_TRANSACTION}
+        check_tables(db, [], [self.marks.table])
+        marks = {at: mark for at, mark in self.marks.all(db).items() if at >= 0 and mark > NO_TRANSACTION}
         if not marks:
             return
         claimed = self._claimed(db)
@@ -117,7 +118,7 @@ class ClaimedTables:
 
     def begin_anew(self, writer: WriterConnection) -> None:
         """Note that all was found empty, and begins anew: forget partitions without a mark, claim the tables again."""
-        number, marks = self.table.c.partition, self._marks.table.c.partition
+        number, marks = self.table.c.partition, self.marks.table.c.partition
         beginning = _BEGUN_FROM - secrets.randbelow(2**29 - 1)
         # Of several partitions that find it empty at once, one writes it.
         with contextlib.suppress(IntegrityError), writer.transaction() as db:
@@ -156,9 +157,9 @@ class ClaimedTables:
         keys = number in self._keys
         loss = "what was done under the keys of log.once in it would be done again" if keys else "it would lack that"
         return (
-            f"table {table.fullname} was there and is gone, and {self._marks.table.fullname} says that something was "
-            f"applied to it: made anew, {loss}. Put it back, or restore all of {self._whose}'s tables from a backup of "
-            f"one moment; or drop all of them, {self._marks.table.fullname} and what is beside it, and the log brings "
+            f"table {table.fullname} was there and is gone, and {self.marks.table.fullname} says that something was "
+            f"applied to it: made anew, {loss}. Put it back, or restore all of {self.whose}'s tables from a backup of "
+            f"one moment; or drop all of them, {self.marks.table.fullname} and what is beside it, and the log brings "
             f"everything again. To begin {'without these keys' if keys else 'with an empty one'} here: "
             f"{self._forget(db, [number])}"
         )
@@ -172,7 +173,7 @@ class ClaimedTables:
             "tables, %s and what is beside it, and the log brings everything again"
         )
         names = ", ".join(each.fullname for each in tables)
-        _log.warning(what, names, ", ".join(begins) + more, self._whose, self._marks.table.fullname)
+        _log.warning(what, names, ", ".join(begins) + more, self.whose, self.marks.table.fullname)
 
     def _forget(self, db: Connection, numbers: Iterable[int]) -> str:
         return deletion(db, self.table.c.partition, numbers)
@@ -215,9 +216,9 @@ class ClaimedTables:
     def _check_dropped(self, db: Connection, kept: set[int]) -> None:
         others = [each for each in inspect(db).get_table_names(self.table.schema) if _number_of(each) in kept]
         if others:
-            another = f"another {self._whose.removeprefix('the ')}"
+            another = f"another {self.whose.removeprefix('the ')}"
             raise ViewUnfit(
-                f"table {self._marks.table.fullname} holds the marks of {another}, which keeps {', '.join(others)} "
+                f"table {self.marks.table.fullname} holds the marks of {another}, which keeps {', '.join(others)} "
                 f"and not {', '.join(table.fullname for table in self._tables.values())}: {OTHER_NAME}. On some "
                 "databases names that differ only in case are the same"
             )

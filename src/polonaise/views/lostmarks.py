@@ -81,6 +81,7 @@ class LostMarks(ClaimedTables):
 
     def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
         super().__init__(whose, name, marks, tables, keys)
+        self._kept = tables
         self.reached = Reached(marks)
         self._select = select(self.table.c.partition).where(self.table.c.partition == bindparam("at"))
         self._remembered: set[PartitionId] = set()
@@ -96,15 +97,15 @@ class LostMarks(ClaimedTables):
     def check_marks_kept(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
         Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it."""
-        marks, given = self._marks.table, self.table
+        marks, given = self.marks.table, self.table
         if has_table(db, marks) or not has_table(db, given):
             return
         check_tables(db, [], [given])
         if not self._has_any(db):
             return
-        held = held_in(db, self._tables.values())
+        held = held_in(db, self._kept)
         # The marks last: another process may have made them, and applied rows, since they were found to be missing.
-        if (held or not self._tables) and not has_table(db, marks):
+        if (held or not self._kept) and not has_table(db, marks):
             raise ViewUnfit(
                 f"table {marks.fullname} is gone, which says what was applied, while {held or 'the view'} holds it: "
                 "beginning anew would apply it a second time. Put it back, or restore all of the view's tables from a "
@@ -126,14 +127,14 @@ class LostMarks(ClaimedTables):
             self._begun.pop(partition, None)
             self._tell_rows(db)
             return False
-        held = held_in(db, self._tables.values())
-        if self._tables and not held:
-            return self.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
+        held = held_in(db, self._kept)
+        if self._kept and not held:
+            return self.there and all(mark == NO_TRANSACTION for mark in self.marks.all(db).values())
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
-        if self._marks.read(db, partition) is None and (had_it or self._knows_nothing(db)):
+        if self.marks.read(db, partition) is None and (had_it or self._knows_nothing(db)):
             # Where nobody can write, or tell, that everything is empty, this process goes by what it knows.
-            again = "" if self._tables and self.there else ", start this process again"
-            marks = self._marks.table.fullname
+            again = "" if self._kept and self.there else ", start this process again"
+            marks = self.marks.table.fullname
             lost = f"partition {partition} had a high-water mark in table {marks} and has none"
             if not had_it:
                 lost = f"partitions had high-water marks in table {marks} and none has one"
@@ -147,7 +148,7 @@ class LostMarks(ClaimedTables):
     def _tell_rows(self, db: Connection) -> None:
         """Warn, once, if the view's tables hold rows and nothing tells of what: as if its tables of marks were lost.
         Rightly so, if the application has put them there before its first start."""
-        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._tables.values())):
+        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._kept)):
             return
         # Again after the rows: another process may have written marks, and applied rows, meanwhile.
         if self._knows_nothing(db) and self._telling.acquire(blocking=False):
@@ -156,11 +157,11 @@ class LostMarks(ClaimedTables):
                 "view made them, that is a second time: end it, and restore all of its tables from a backup of one "
                 "moment"
             )
-            _log.warning(what, held, self._marks.table.fullname, self.table.fullname)
+            _log.warning(what, held, self.marks.table.fullname, self.table.fullname)
 
     def _knows_nothing(self, db: Connection) -> bool:
         """Whether no partition has a mark, and none is remembered to have had one."""
-        marks = self._marks.table
+        marks = self.marks.table
         return not (holds_rows(db, marks) or (self.there and self._has_any(db)))
 
     def _began_since(self, db: Connection, partition: PartitionId) -> bool:

@@ -34,43 +34,37 @@ from polonaise.views.marks import (
 from polonaise.views.writerconnection import WriterConnection
 
 
+def tables_of(metadata: MetaData | None) -> list[Table]:
+    """Return the application's tables; none if it does not name them."""
+    return metadata.sorted_tables if metadata is not None else []
+
+
 class TablesBeside:
     """The application's tables, that of their marks, and that of claims, which remembers what marks are of: makes what
     is missing, and checks all of it, until work begins with them. From then on it makes none: one that is gone has gone
     with its rows, and may be put back."""
 
     def __init__(
-        self,
-        whose: str,
-        metadata: MetaData | None,
-        marks: Marks,
-        claims: str,
-        *,
-        create: bool,
-        others: Sequence[Table] = (),
-        keys: Table | None = None,
-        claimed: type[ClaimedTables] = ClaimedTables,
+        self, metadata: MetaData | None, claimed: ClaimedTables, *, create: bool, others: Sequence[Table] = ()
     ) -> None:
-        """`whose` tables they are is said in messages ("the view"), `metadata` has the application's, and `claims` is
-        the name of the table of claims. `others` are further tables that all of them need; `keys` is that of the keys
-        of `log.once`. `create` says whether missing ones are made."""
-        self.marks = marks
+        """`metadata` has the application's tables, which are `claimed`; `others` are Polonaise's own, beside those that
+        `claimed` knows. `create` says whether missing ones are made."""
+        self.marks = claimed.marks
         self.began = False
         """Whether somebody was told what is applied: the tables were all there, and fit, then."""
-        self._whose = whose
+        self._whose = claimed.whose
         self._metadata = metadata
         self._create = create
-        self._keys = [] if keys is None else [keys]
-        self._own = [marks.table, *self._keys, *others]
-        self._claimed = claimed(whose, claims, marks, self.tables, keys)
+        self._claimed = claimed
+        self._keys = [] if claimed.keys is None else [claimed.keys]
+        self._own = [self.marks.table, *self._keys, *others]
         self._preparing = threading.Lock()
         self._prepared: set[Table] = set()
         """That of marks once all of these were looked at; others, which only some need, likewise."""
 
     @property
     def tables(self) -> list[Table]:
-        """The application's tables; none if it does not name them."""
-        return self._metadata.sorted_tables if self._metadata is not None else []
+        return tables_of(self._metadata)
 
     @property
     def names(self) -> list[str]:
@@ -141,15 +135,10 @@ class ViewTables(TablesBeside):
     def __init__(self, metadata: MetaData | None, marks_table: str, once_table: str | None, *, create: bool) -> None:
         schema = metadata.schema if metadata is not None else None
         self.once = None if once_table is None else OnceKept(once_table, schema)
-        super().__init__(
-            "the view",
-            metadata,
-            Marks(marks_table, schema),
-            f"{marks_table}_given",
-            create=create,
-            keys=None if self.once is None else self.once.table,
-            claimed=LostMarks,
-        )
+        keys = None if self.once is None else self.once.table
+        marks = Marks(marks_table, schema)
+        claimed = LostMarks("the view", f"{marks_table}_given", marks, tables_of(metadata), keys)
+        super().__init__(metadata, claimed, create=create)
         self.fences = Fences(f"{marks_table}_fence", schema)
         self.reached = self._claimed.reached
         self._told_epoch = False
