@@ -703,7 +703,7 @@ async def test_a_fence_is_synced_before_it_is_told(sqlite_url: str) -> None:
         fence.keep = keep
         await session.take(batch(-1, "a"))
         seen.append(
-            await target._worker_of(0).do(lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar())
+            await target._workers.do(0, lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar())
         )
     assert seen == [2, 1], "FULL, then NORMAL"
 
