@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from polonaise.errors import Closed, DeadlineExceeded, NotFound, PolonaiseError, ProtocolError
+from polonaise.errors import Closed, DeadlineExceeded, PolonaiseError, ProtocolError
 from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol import greeting
@@ -153,13 +153,10 @@ class ServedStream:
         if self._deadline is not None:
             self._deadline.cancel()
         self.source = source = DeliverySource(message.log_key, message.player, message.target)
-        try:
-            served = self._server.targets.find(message.target)
-        except NotFound as error:
-            self.ended(str(error))
-            return
-        self._session = session = served.session(Fence(message.epoch, message.term), self)
-        self._opening = self._host.spawn(self._greet(session, source), f"open the stream of {self._name}")
+        session = self._server.targets.session(message.target, Fence(message.epoch, message.term), self)
+        if session is not None:
+            self._session = session
+            self._opening = self._host.spawn(self._greet(session, source), f"open the stream of {self._name}")
 
     async def _greet(self, session: TargetSession, source: DeliverySource) -> None:
         applied = await session.greet(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.waiting import check_loop, forked, is_inherited, own_loop
@@ -17,31 +17,18 @@ from polonaise.player.protocol.entries import TargetName
 from polonaise.player.remotetargets import GRPC, identity_of, remote_place
 from polonaise.player.targetsession import ServedTargets
 
+if TYPE_CHECKING:
+    from polonaise.player.grpctransport.server import GrpcServer
+
 CLOSE_S_MAX: Final = 5.0
 """Seconds that a server waits when it is closed for what its targets are applying."""
 _FORKED: Final = "server of targets was started"
 
 
-class TransportServer(Protocol):
-    """A server of targets by one transport."""
-
-    async def start(self, address: str) -> str:
-        """Accept streams at an address, `host:port`; return it with the port that the system chose."""
-
-    async def close(self, within_s: float) -> None:
-        """Answer what is being applied just now, for `within_s` seconds at most, and end all streams."""
-
-    def health(self) -> list[dict[str, Any]]:
-        """Return the streams that are served, as dicts for JSON."""
-
-    def trouble(self) -> str:
-        """Return what is wrong with this side of the network; empty if nothing is."""
-
-
 class TargetServer:
     """A server of targets, made by `serve`: an asynchronous context manager, or awaited, and closed in the end."""
 
-    def __init__(self, scheme: str, place: str, server: TransportServer, release: Callable[[], None]) -> None:
+    def __init__(self, scheme: str, place: str, server: LinkServer | GrpcServer, release: Callable[[], None]) -> None:
         self._scheme = scheme
         self._place = place
         self._server = server

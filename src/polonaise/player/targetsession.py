@@ -83,12 +83,14 @@ class ServedTargets:
             for name, target in targets.items():
                 self.by_name[name] = ServedTarget(_checked(target), held_bytes_max)
 
-    def find(self, name: TargetName) -> ServedTarget:
-        """Return the target of this name. Raises `NotFound`, which says which ones there are."""
+    def session(self, name: TargetName, fence: Fence, answers: SessionAnswers) -> TargetSession | None:
+        """Return a session of the target of this name; None after the answer that says which ones there are."""
         found = self._only or self.by_name.get(name)
-        if found is None:
-            raise NotFound(f"no target {redacted(name)!r} is served here: there are {', '.join(sorted(self.by_name))}")
-        return found
+        if found is not None:
+            return found.session(fence, answers)
+        names = ", ".join(sorted(self.by_name))
+        answers.ended(str(NotFound(f"no target {redacted(name)!r} is served here: there are {names}")))
+        return None
 
     def __iter__(self) -> Iterator[ServedTarget]:
         return iter([self._only] if self._only is not None else self.by_name.values())

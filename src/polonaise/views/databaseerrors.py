@@ -147,7 +147,9 @@ def trouble_in(error: BaseException | None) -> Trouble | None:
         if isinstance(link, MadeReadOnly):
             return None
         if isinstance(link, DBAPIError):
-            trouble = _trouble_of(link)
+            trouble = _trouble_of_driver(link.orig)
+            if trouble is None and link.connection_invalidated:
+                trouble = Trouble.DRIVEN
         elif isinstance(link, (sqlite3.Error, *_driver_errors())):
             trouble = _trouble_of_driver(link)
         if trouble is not None:
@@ -212,11 +214,6 @@ def first_line(error: BaseException) -> str:
 def has_failed_before(error: Exception) -> bool:
     """Tell whether the database only says that the transaction has failed on an earlier error."""
     return getattr(getattr(error, "orig", error), "sqlstate", None) == _FAILED_BEFORE
-
-
-def _trouble_of(error: DBAPIError) -> Trouble | None:
-    trouble = _trouble_of_driver(error.orig)
-    return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
 
 
 def _trouble_of_driver(original: BaseException | None) -> Trouble | None:

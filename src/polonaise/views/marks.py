@@ -314,9 +314,11 @@ REFUSED: Final = "_refused"
 class LeftOut:
     """A table of what is not in the view's table, made by the first write that may bring something for it."""
 
-    def __init__(self, number: int, table: Table) -> None:
-        """`number` is that of the row, beside the definition's, that says that this table was made; below 0."""
+    def __init__(self, number: int, what: str, table: Table) -> None:
+        """`number` is that of the row, beside the definition's, that says that this table was made, below 0; `what` it
+        is, messages say."""
         self.number = number
+        self.what = what
         self.table = table
 
     def is_there(self, db: Connection) -> bool:
@@ -340,7 +342,7 @@ def dead_letters(table: str) -> LeftOut:
         Column("reason", LONG_TEXT, nullable=False),
         Column("data", LONG_BINARY, nullable=False),
     )
-    return LeftOut(-1, transactional_table(f"{table}{LETTERS}", *columns))
+    return LeftOut(-1, "its dead-letter table", transactional_table(f"{table}{LETTERS}", *columns))
 
 
 def refused_rows(table: str) -> LeftOut:
@@ -352,7 +354,7 @@ def refused_rows(table: str) -> LeftOut:
         Column("reason", LONG_TEXT, nullable=False),
         Column("row_json", LONG_TEXT, nullable=False),
     )
-    return LeftOut(-2, transactional_table(f"{table}{REFUSED}", *columns))
+    return LeftOut(-2, "its table of refused rows", transactional_table(f"{table}{REFUSED}", *columns))
 
 
 class OnceKept:

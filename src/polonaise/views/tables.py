@@ -52,7 +52,7 @@ from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import database_errors, first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_tables, create_tables, has_table
-from polonaise.views.marks import Marks, first_row
+from polonaise.views.marks import LeftOut, Marks, first_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
 from polonaise.views.rowstatements import RowsRefused, RowStatements, awake, raise_for_row
 from polonaise.views.tablesbeside import MarkMap, PipelineTables
@@ -188,7 +188,7 @@ class MarkedTable:
         if max(before.values(), default=-1) < 0:
             # Marks that were lost under way look like those of a new table, and its rows would be added once more.
             self.check_marks_kept()
-        return self._commit(chunks, before, after, letters, refused, replaces=False)
+        return self._commit(chunks, before, after, (letters, refused), replaces=False)
 
     def replace(
         self,
@@ -202,20 +202,16 @@ class MarkedTable:
         False, with nothing changed, if the marks are not at `before`. `letters` and `refused` replace what is in their
         tables. Raises as `merge`."""
         after = {**dict.fromkeys(before, -1), **after}
-        return self._commit(chunks, before, after, letters, refused, replaces=True)
+        return self._commit(chunks, before, after, (letters, refused), replaces=True)
 
     def _commit(
-        self,
-        chunks: Chunks,
-        before: MarkMap,
-        after: MarkMap,
-        letters: Chunks | None,
-        refused: Chunks | None,
-        *,
-        replaces: bool,
+        self, chunks: Chunks, before: MarkMap, after: MarkMap, left_out: Sequence[Chunks | None], *, replaces: bool
     ) -> bool:
-        """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
+        """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False. `left_out`
+        has letters and refused rows."""
         statements, tables = self._statements, self._beside
+        both = zip((tables.letters, tables.refused), left_out, strict=True)
+        beside = [(each, made) for each, made in both if made is not None]
         statement = self._table.insert() if replaces else self._merging
 
         def commit(db: Connection) -> None:
@@ -225,15 +221,13 @@ class MarkedTable:
             for chunk in awake(db, chunks()):
                 self._check_keys(chunk)
                 statements.write(db, self._table, statement, chunk)
-            for left_out, beside in ((letters, tables.letters), (refused, tables.refused)):
-                if left_out is None:
-                    continue
-                tables.kept.remember_made(db, beside.number)
-                for chunk in awake(db, left_out()):
-                    statements.write(db, beside.table, beside.table.insert(), chunk)
+            for each, made in beside:
+                tables.kept.remember_made(db, each.number)
+                for chunk in awake(db, made()):
+                    statements.write(db, each.table, each.table.insert(), chunk)
 
         while True:
-            self._make_ready(before, after, letters is not None, refused is not None, replaces)
+            self._make_ready(before, after, [each for each, _ in beside], replaces)
             try:
                 self._tried("writing rows and marks", commit)
             except _Moved:
@@ -252,19 +246,15 @@ class MarkedTable:
         self._tried("writing rows and marks", lambda db: raise_for_row(db, error, sums, emptied=emptied))
         raise error
 
-    def _make_ready(self, before: MarkMap, after: MarkMap, letters: bool, refused: bool, replaces: bool) -> None:
+    def _make_ready(self, before: MarkMap, after: MarkMap, beside: Sequence[LeftOut], replaces: bool) -> None:
         if not self._prepared:
             self.prepare()
-        for wanted, left_out, what in (
-            (letters, self._beside.letters, "its dead-letter table"),
-            (refused, self._beside.refused, "its table of refused rows"),
-        ):
-            if wanted:
-                if not replaces:
-                    looking = partial(self._beside.check_left_out_kept, left_out=left_out)
-                    self._tried(f"looking whether {what} is there", looking)
-                self._made(f"making {what}", [left_out.table])
-                self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out.table]))
+        for each in beside:
+            if not replaces:
+                looking = partial(self._beside.check_left_out_kept, left_out=each)
+                self._tried(f"looking whether {each.what} is there", looking)
+            self._made(f"making {each.what}", [each.table])
+            self._tried(f"looking at {each.what}", partial(check_tables, tables=[], own=[each.table]))
         marks = self._marks
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction finds out whether it has moved the marks, too.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from polonaise.errors import AddressInUse, BadOption, CertificateRefused, NotFound, ProtocolError
+from polonaise.errors import AddressInUse, BadOption, CertificateRefused, ProtocolError
 from polonaise.host.address import HostPort
 from polonaise.host.names import names
 from polonaise.host.tls import TlsIdentity
@@ -229,13 +229,8 @@ class _ServedStream:
                 "upgrade the older one"
             )
         self.source = source = greeting.source
-        try:
-            served = self._server.targets.find(source.target)
-        except NotFound as error:
-            self.ended(str(error))
-            return None
-        self._session = session = served.session(greeting.fence, self)
-        applied = await session.greet(source)
+        self._session = session = self._server.targets.session(source.target, greeting.fence, self)
+        applied = None if session is None else await session.greet(source)
         if applied is None:
             return None
         self._answers.accepted(applied)
