@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from polonaise.applicationcode import is_being_cancelled
@@ -73,27 +73,23 @@ class ServedTargets:
     ) -> None:
         """Raises `BadOption` for what is neither a target nor a mapping of names to targets."""
         self._only: ServedTarget | None = None
-        self.by_name: dict[TargetName, ServedTarget] = {}
-        """Those that have a name."""
+        self._by_name: dict[TargetName, ServedTarget] = {}
         if not isinstance(targets, Mapping):
             self._only = ServedTarget(_checked(targets), held_bytes_max)
         elif not targets:
             raise BadOption("no targets to serve: give one, or a mapping of names to targets")
         else:
             for name, target in targets.items():
-                self.by_name[name] = ServedTarget(_checked(target), held_bytes_max)
+                self._by_name[name] = ServedTarget(_checked(target), held_bytes_max)
 
     def session(self, name: TargetName, fence: Fence, answers: SessionAnswers) -> TargetSession | None:
         """Return a session of the target of this name; None after the answer that says which ones there are."""
-        found = self._only or self.by_name.get(name)
+        found = self._only or self._by_name.get(name)
         if found is not None:
             return found.session(fence, answers)
-        names = ", ".join(sorted(self.by_name))
+        names = ", ".join(sorted(self._by_name))
         answers.ended(str(NotFound(f"no target {redacted(name)!r} is served here: there are {names}")))
         return None
-
-    def __iter__(self) -> Iterator[ServedTarget]:
-        return iter([self._only] if self._only is not None else self.by_name.values())
 
 
 class TargetSession:
