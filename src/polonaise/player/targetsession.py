@@ -50,12 +50,12 @@ class ServedTarget:
     def __init__(self, target: DeliveryTarget, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         """`target` stays the application's. A session is full while it holds more than `held_bytes_max`."""
         self.target = target
-        self._held_bytes_max = held_bytes_max
+        self.held_bytes_max = held_bytes_max
         self.sessions: dict[TargetSession, None] = {}
         """Those that have not ended."""
 
     def session(self, fence: Fence, answers: SessionAnswers) -> TargetSession:
-        session = TargetSession(self, fence, answers, self._held_bytes_max)
+        session = TargetSession(self, fence, answers)
         self.sessions[session] = None
         return session
 
@@ -100,12 +100,11 @@ class TargetSession:
     what is being applied just now, which is cancelled; `gone` waits for that.
     """
 
-    def __init__(self, served: ServedTarget, fence: Fence, answers: SessionAnswers, held_bytes_max: int) -> None:
+    def __init__(self, served: ServedTarget, fence: Fence, answers: SessionAnswers) -> None:
         self._served = served
         self._target = served.target
         self._reception = Reception(fence)
         self._answers = answers
-        self._held_bytes_max = held_bytes_max
         self.held_bytes = 0
         """The bytes of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
@@ -159,7 +158,7 @@ class TargetSession:
     @property
     def full(self) -> bool:
         """Whether so much waits to be applied that nothing more should be read; `SessionAnswers.eased` ends that."""
-        return self.held_bytes > self._held_bytes_max
+        return self.held_bytes > self._served.held_bytes_max
 
     def shut_out(self, kept: Fence) -> None:
         if not self._over:

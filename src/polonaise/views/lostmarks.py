@@ -28,33 +28,6 @@ _log = logging.getLogger("polonaise.views")
 AGAIN: Final = "and the log brings everything again"
 
 
-def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], beside: Sequence[Table] = ()) -> None:
-    """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them. To
-    begin anew, those `beside` the marks have to go, too."""
-    table = marks.table
-    if not tables or not has_table(db, table) or any(has_table(db, each) for each in tables):
-        return
-    check_tables(db, [], [table])
-    if any(mark > NO_TRANSACTION for mark in marks.all(db).values()):
-        memory = " and ".join(each.fullname for each in [table, *beside])
-        raise ViewUnfit(
-            f"none of the tables {', '.join(each.fullname for each in tables)} is there, and {table.fullname} says "
-            f"that something was applied to them: restore them from a backup; or drop {memory}, too, {AGAIN}"
-        )
-
-
-def check_kept(db: Connection, tables: Sequence[Table], whose: str) -> None:
-    """Raise `ViewUnfit` if one of these tables of a view's or a target's, which were there, is gone."""
-    gone = [table.fullname for table in tables if not has_table(db, table)]
-    was, now, them = ("was", "is", "it") if len(gone) == 1 else ("were", "are", "them")
-    if gone:
-        raise ViewUnfit(
-            f"{' and '.join(gone)} {was} there and {now} gone, and {now} not made again by this process: put {them} "
-            f"back, or restore all of {whose}'s tables from a backup of one moment. To begin anew from the log, drop "
-            "or empty all of them, and start this process again"
-        )
-
-
 def holds_rows(db: Connection, table: Table) -> bool:
     return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
 
