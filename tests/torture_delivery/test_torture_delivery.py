@@ -74,12 +74,12 @@ def test_what_is_routed_to_a_target_is_what_names_it_by_partition() -> None:
     ],
 )
 def test_a_sequence_that_is_not_the_route_of_the_log_is_found(applied: Sequence[tuple[int, bytes]], what: str) -> None:
-    assert mistakes("a", routed(LOG, "a"), {0: applied}) == [f"target a, partition 0: {what}"]
+    assert mistakes("target a", routed(LOG, "a"), {0: applied}) == [f"target a, partition 0: {what}"]
 
 
 def test_the_route_of_the_log_has_nothing_wrong_and_an_entry_of_nobody_is_found() -> None:
     due = routed(LOG, "b")
-    assert mistakes("b", due, due) == []
-    assert mistakes("b", due, {**due, 2: [(7, b"")]}) == [
+    assert mistakes("target b", due, due) == []
+    assert mistakes("target b", due, {**due, 2: [(7, b"")]}) == [
         "target b, partition 2: 7 was applied after the last one that is due"
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,25 +22,6 @@ def add_to(application: typer.Typer) -> None:
     application.add_typer(demo, name="demo")
 
 
-def _end_as_by_control_c() -> None:
-    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does: with all processes that it has started."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A script's background job ignores SIGINT: the one that is raised below would do nothing.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signals = [signal.SIGTERM, signal.SIGHUP]
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signals.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
-
-    def end(*_: object) -> None:
-        # Both the shell and the system may send SIGHUP: a second one would break off the clean end.
-        for number in signals:
-            signal.signal(number, signal.SIG_IGN)
-        signal.raise_signal(signal.SIGINT)
-
-    for number in signals:
-        signal.signal(number, end)
-
-
 @demo.command("bank")
 def demo_bank(
     payments: Annotated[
@@ -60,9 +40,10 @@ def demo_bank(
     from rich.console import Console
 
     from polonaise_proving.demo.run import run_bank
+    from polonaise_proving.stages.processes import end_as_by_control_c
 
     book = _book(payments, generate, seed)
-    _end_as_by_control_c()
+    end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(ExitStatus.FAILED)
 
@@ -86,9 +67,10 @@ def demo_shards(
     from rich.console import Console
 
     from polonaise_proving.demo.shardsrun import run_shards
+    from polonaise_proving.stages.processes import end_as_by_control_c
 
     book = _book(payments, generate, seed)
-    _end_as_by_control_c()
+    end_as_by_control_c()
     if not asyncio.run(run_shards(book, tellers, Console(), shard or ())):
         raise typer.Exit(ExitStatus.FAILED)
 

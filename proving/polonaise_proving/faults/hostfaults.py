@@ -50,10 +50,6 @@ def end(town: Town, fault: Fault) -> None:
     undo(town, fault)
 
 
-def _kill(town: Town, fault: Fault) -> None:
-    town.part(fault.node).kill()
-
-
 def _kill_archiver(town: Town) -> bool:
     """Kill the archiver amid a run, which is begun if there is none; return False if the run has ended before."""
     archiver = town.archiver
@@ -71,29 +67,9 @@ def _start(town: Town, fault: Fault) -> None:
     town.part(fault.node).start()
 
 
-def _stop(town: Town, fault: Fault) -> None:
-    town.part(fault.node).signal(signal.SIGSTOP)
-
-
-def _continue(town: Town, fault: Fault) -> None:
-    town.part(fault.node).signal(signal.SIGCONT)
-
-
 def _wipe(town: Town, fault: Fault) -> None:
     town.part(fault.node).kill()
     town.empty(fault.node)
-
-
-def _end(town: Town, fault: Fault) -> None:
-    town.part(fault.node).stop()
-
-
-def _cut(town: Town, fault: Fault) -> None:
-    town.hosts.cut(fault)
-
-
-def _heal(town: Town, fault: Fault) -> None:
-    town.hosts.heal(fault)
 
 
 def _set_clock_wrong(town: Town, fault: Fault) -> None:
@@ -101,16 +77,15 @@ def _set_clock_wrong(town: Town, fault: Fault) -> None:
     set_clock(town.clock_files[fault.node], _DAY_S if is_ahead else -_DAY_S)
 
 
-def _set_clock_right(town: Town, fault: Fault) -> None:
-    set_clock(town.clock_files[fault.node], 0.0)
-
-
 WAYS: Final[dict[Way, tuple[Callable[[Town, Fault], None], Callable[[Town, Fault], None]]]] = {
-    Way.KILL: (_kill, _start),
-    Way.STOP: (_stop, _continue),
+    Way.KILL: (lambda town, fault: town.part(fault.node).kill(), _start),
+    Way.STOP: (
+        lambda town, fault: town.part(fault.node).signal(signal.SIGSTOP),
+        lambda town, fault: town.part(fault.node).signal(signal.SIGCONT),
+    ),
     Way.WIPE: (_wipe, _start),
-    Way.END: (_end, _start),
-    Way.CUT: (_cut, _heal),
-    Way.CLOCK: (_set_clock_wrong, _set_clock_right),
+    Way.END: (lambda town, fault: town.part(fault.node).stop(), _start),
+    Way.CUT: (lambda town, fault: town.hosts.cut(fault), lambda town, fault: town.hosts.heal(fault)),
+    Way.CLOCK: (_set_clock_wrong, lambda town, fault: set_clock(town.clock_files[fault.node], 0.0)),
 }
 """By way: what inflicts a fault, and what ends it."""

@@ -231,7 +231,7 @@ class DeliveryCheck:
             routes = [(each.id, route(each, self._names)) for each in transactions]
             expected = [RoutedEntry(id, payloads[name]) for id, payloads in routes if name in payloads]
             applied = record.effects.get(log.partition, [])
-            for mistake in mistakes(name, {log.partition: expected}, {log.partition: applied}):
+            for mistake in mistakes(f"target {name}", {log.partition: expected}, {log.partition: applied}):
                 yield Violation(PROMISE, f"the route of the log up to {last}", mistake)
             if last >= len(log):
                 seen = f"{name} has applied {last} of partition {log.partition}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS, durability, fates
+from polonaise_proving.judges.rows import mistakes
 from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold
 from polonaise_proving.record.failures import Violation
 from polonaise_proving.record.history import Contents, LineKind, PartitionHistory
@@ -56,21 +57,14 @@ def readable(history: PartitionHistory) -> Iterator[Violation]:
 
 def exactly_once(history: PartitionHistory) -> Iterator[Violation]:
     """P7: every consumer was fed each transaction once, in order, and its tables are the fold of the log."""
-    ids = [id for id, _ in history.entries]
-    balances = _balances(history)
+    due = {history.partition: [(id, None) for id, _ in history.entries]}
     for consumer, fed in history.fed.items():
-        given = [each.id for each in fed]
-        if given != ids:
-            at = next((at for at, (one, other) in enumerate(zip(given, ids, strict=False)) if one != other), None)
-            at = min(len(given), len(ids)) if at is None else at
-            seen = (
-                f"{consumer} was fed {len(given)} transactions of {len(ids)}; the first difference is at {at}: "
-                f"fed {given[at : at + 1]}, in the log {ids[at : at + 1]}"
-            )
-            yield Violation("P7 exactly-once views", "each transaction once, in order", seen)
+        for mistake in mistakes(consumer, due, {history.partition: [(each.id, None) for each in fed]}):
+            yield Violation("P7 exactly-once views", "each transaction once, in order", mistake)
     if history.fed.keys() != history.views.keys():
         seen = f"there are views of {sorted(history.views)}, and feeds of {sorted(history.fed)}"
         yield Violation("P7 exactly-once views", "the view of each consumer", seen)
+    balances = _balances(history)
     for consumer, view in history.views.items():
         for account in sorted(balances.keys() | view.keys()):
             is_there, is_right = view.get(account, OPENING_BALANCE), balances.get(account, OPENING_BALANCE)

@@ -60,7 +60,7 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         moments.ahead_appends_nothing,
         histories.one_answer,
     ),
-    "P7 exactly-once views": (histories.exactly_once,),
+    "P7 exactly-once views": (histories.exactly_once, rows.mistakes),
     "P8 exactly-once delivery": (DeliveryCheck, rows.mistakes, rows.judge),
     "P9 all or nothing": (partitions.fates, rows.judge_figures),
     "P10 corruption": (

@@ -92,10 +92,10 @@ def routed(
     return found
 
 
-def mistakes(target: str, due: Entries, applied: Entries) -> list[str]:
-    """Return what is wrong with what the target has applied: the first mistake of each partition."""
+def mistakes(who: str, due: Entries, applied: Entries) -> list[str]:
+    """P7, P8: return what is wrong with what a target, or a view, has applied: the first mistake of each partition."""
     return [
-        f"target {target}, partition {partition}: {found}"
+        f"{who}, partition {partition}: {found}"
         for partition in sorted({*due, *applied})
         if (found := _mistake(due.get(partition, ()), applied.get(partition, ())))
     ]

@@ -17,20 +17,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import polonaise
 from polonaise.errors import PolonaiseError
-from polonaise.node.local import ChildNode, LocalCluster
+from polonaise.node.local import LocalCluster
 from polonaise_proving.judges.rows import Entries, mistakes, routed
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.arguments import above_zero
 from polonaise_proving.scenarios.running import Figures
 from polonaise_proving.stages.databaseservers import KINDS, Databases
+from polonaise_proving.stages.hosts.parts import NodePart
 from polonaise_proving.stages.processes import PATIENCE_S, Program
 from polonaise_proving.work.deliverytarget import applied
 from polonaise_proving.work.deliverywriter import PARTITIONS, TARGETS
@@ -55,15 +54,14 @@ class DeliveryTortureReport:
     wrong: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Victim:
+class _Victim(Protocol):
     """Something that may be killed or stopped."""
 
-    kind: str
     name: str
-    signal: Callable[[signal.Signals], None]
-    again: Callable[[], None]
-    """Starts it again after it was killed."""
+
+    def signal(self, number: signal.Signals, /) -> None: ...
+
+    def start(self) -> None: ...
 
 
 class DeliveryTorture:
@@ -79,28 +77,28 @@ class DeliveryTorture:
         self._schemes = [scheme for _, scheme in zip(TARGETS, itertools.cycle(schemes), strict=False)]
         self._programs: list[Program] = []
         self._down: set[str] = set()
+        self._stack = contextlib.ExitStack()
         self.report = DeliveryTortureReport()
 
     def __enter__(self) -> Self:
-        self._databases.__enter__()
-        self._cluster.start()
-        self._log = "polonaise://" + ",".join(server.address for server in self._cluster.servers)
-        try:
+        with self._stack as stack:
+            stack.enter_context(self._databases)
+            stack.callback(self._end)
+            self._cluster.start()
+            self._log = "polonaise://" + ",".join(server.address for server in self._cluster.servers)
             self._start_programs()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
         for program in self._programs:
             program.kill()
         for node in self._cluster.nodes:
             node.ask_to_end(signal.SIGCONT)
         self._cluster.stop()
-        self._databases.__exit__()
 
     def _start_programs(self) -> None:
         self._shards = [self._start_shard(name, scheme) for name, scheme in zip(TARGETS, self._schemes, strict=True)]
@@ -116,7 +114,7 @@ class DeliveryTorture:
 
     def _start_shard(self, name: str, scheme: str) -> Program:
         address = f"{scheme}://127.0.0.1:0"
-        command = ["polonaise_proving.work.deliverytarget", self._database(name), address]
+        command = ["polonaise_proving.work.deliverytarget", self._databases.url(name), address]
         shard = self._program(f"target-{name}", command)
         shard.start()
         # In its later lives it has the port that the system has chosen for the first one.
@@ -147,15 +145,12 @@ class DeliveryTorture:
         self._programs.append(program)
         return program
 
-    def _database(self, name: str) -> str:
-        return self._databases.url(name)
-
     # ------------------------------------------------------------------ faults
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda done_s: None) -> None:
         """Let faults happen for so long, then end them, and compare. Raises `GaveUp`."""
         began_s = time.monotonic()
-        heals: list[tuple[float, int, _Victim, Callable[[], None]]] = []
+        heals: list[tuple[float, int, str, Callable[[], None]]] = []
         number = itertools.count()
         next_s = began_s + 1.0
         while (now_s := time.monotonic()) < began_s + seconds:
@@ -164,51 +159,46 @@ class DeliveryTorture:
                 self._heal(*heapq.heappop(heals)[2:])
             if now_s >= next_s:
                 next_s = now_s + self._random.uniform(0.1, 1.2)
-                victim = self._draw()
-                if victim is not None:
-                    lasts_s, heal = self._harm(victim)
-                    heapq.heappush(heals, (now_s + lasts_s, next(number), victim, heal))
+                if (drawn := self._draw()) is not None:
+                    lasts_s, heal = self._harm(*drawn)
+                    heapq.heappush(heals, (now_s + lasts_s, next(number), drawn[1].name, heal))
             self._check_alive()
             time.sleep(0.01)
-        for _, _, victim, heal in heals:
-            self._heal(victim, heal)
+        for _, _, name, heal in heals:
+            self._heal(name, heal)
 
-    def _draw(self) -> _Victim | None:
-        """Return who is to be harmed next; None if the one that was drawn may not be."""
-        kinds = {"target": 4, "player": 4, "server": 1, "storage node": 1}
-        if self._databases.can_crash:
-            kinds["database"] = 1
+    def _draw(self) -> tuple[str, _Victim] | None:
+        """Return who is to be harmed next, and its kind; None if the one that was drawn may not be."""
+        kinds = {"target": 4, "player": 4, "server": 1, "storage node": 1, "database": int(self._databases.can_crash)}
         kind = self._random.choices(list(kinds), list(kinds.values()))[0]
-        if kind == "target":
-            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._shards]
-        elif kind == "player":
-            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._players]
-        elif kind == "database":
-            victims = [_Victim(kind, kind, lambda _: self._databases.crash(), self._databases.start_again)]
-        else:
-            nodes = self._cluster.servers if kind == "server" else self._cluster.storage
-            if any(node.name in self._down for node in nodes):
-                return None  # a quorum stays, and a server: the log goes on
-            victims = [_Victim(kind, each.name, each.ask_to_end, partial(_launch_again, each)) for each in nodes]
-        victim = self._random.choice(victims)
-        return None if victim.name in self._down else victim
+        victims: dict[str, Sequence[_Victim]] = {
+            "target": self._shards,
+            "player": self._players,
+            "server": [NodePart(node.name, node) for node in self._cluster.servers],
+            "storage node": [NodePart(node.name, node) for node in self._cluster.storage],
+            "database": [self._databases],
+        }
+        if kind in ("server", "storage node") and any(each.name in self._down for each in victims[kind]):
+            return None  # a quorum stays, and a server: the log goes on
+        victim = self._random.choice(victims[kind])
+        return None if victim.name in self._down else (kind, victim)
 
-    def _harm(self, victim: _Victim) -> tuple[float, Callable[[], None]]:
+    def _harm(self, kind: str, victim: _Victim) -> tuple[float, Callable[[], None]]:
         """Kill, stop or end the victim; return for how long, and what ends that."""
-        ways = ["kill"] + (["stop"] if victim.kind != "database" else [])
-        ways += ["end"] if victim.kind in ("target", "player") else []
+        ways = ["kill"] + (["stop"] if kind != "database" else [])
+        ways += ["end"] if kind in ("target", "player") else []
         way = self._random.choice(ways)
         self._down.add(victim.name)
-        self.report.faults[f"{way} a {victim.kind}"] += 1
+        self.report.faults[f"{way} a {kind}"] += 1
         if way == "stop":
             victim.signal(signal.SIGSTOP)
             # Longer than a lease, and than a target may be silent, or shorter.
             return self._random.choice((0.1, 1.0, 2.0 * LEASE_S)), lambda: victim.signal(signal.SIGCONT)
         victim.signal(signal.SIGKILL if way == "kill" else signal.SIGTERM)
-        return self._random.uniform(0.0, 2.0), victim.again
+        return self._random.uniform(0.0, 2.0), victim.start
 
-    def _heal(self, victim: _Victim, heal: Callable[[], None]) -> None:
-        self._down.discard(victim.name)
+    def _heal(self, name: str, heal: Callable[[], None]) -> None:
+        self._down.discard(name)
         heal()
 
     def _check_alive(self) -> None:
@@ -231,8 +221,10 @@ class DeliveryTorture:
         self.report.transactions = sum(len(bodies) for bodies in log.values())
         due = {name: routed(log, name) for name in TARGETS}
         while True:
-            found = {name: applied(self._database(name)) for name in TARGETS}
-            self.report.wrong = [each for name in TARGETS for each in mistakes(name, due[name], found[name])]
+            found = {name: applied(self._databases.url(name)) for name in TARGETS}
+            self.report.wrong = [
+                each for name in TARGETS for each in mistakes(f"target {name}", due[name], found[name])
+            ]
             self.report.caught_up_s = time.monotonic() - began_s
             lacking = any(_count(found[name]) < _count(due[name]) for name in TARGETS)
             if not (self.report.wrong and lacking) or self.report.caught_up_s > CAUGHT_UP_S_MAX:
@@ -262,11 +254,6 @@ class DeliveryTorture:
             for partition in range(PARTITIONS):
                 found[partition] = [(tx.id, tx.data) async for tx in log.read(partition, timeout=PATIENCE_S)]
             return found
-
-
-def _launch_again(node: ChildNode) -> None:
-    node.wait_ended()
-    node.launch()
 
 
 def _count(entries: Entries) -> int:

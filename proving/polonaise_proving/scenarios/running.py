@@ -26,6 +26,7 @@ from polonaise_proving.mutations.children import put_into_children
 from polonaise_proving.mutations.known import LISTS_MUTATIONS, find
 from polonaise_proving.mutations.mutation import MutationDoesNotApply
 from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.stages.processes import end_as_by_control_c
 from polonaise_proving.stages.watchdog import watched
 
 SOURCES: Final = os.pathsep.join(
@@ -157,7 +158,7 @@ def carry_out(
     `INTERRUPTED`, once all is cleared up, after Ctrl-C or SIGTERM, with how many of `unit` were done; else 0.
     """
     console = Console()
-    _end_as_by_control_c()
+    end_as_by_control_c()
     reached = 0.0
     try:
         with (
@@ -188,9 +189,3 @@ def carry_out(
     for mistake in report.wrong[:20]:
         console.print(f"[red]wrong:[/] {mistake}", soft_wrap=True)
     return int(bool(report.wrong))
-
-
-def _end_as_by_control_c() -> None:
-    """Let SIGTERM end the campaign as Ctrl-C does: its processes end, and its directory is removed."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a script ignores it
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -278,6 +278,8 @@ class MariaDB(DatabaseServer):
 class Databases:
     """Databases by name, made when they are first asked for. Use as a context manager: the server ends with it."""
 
+    name = "database"
+
     def __init__(self, kind: str, directory: Path) -> None:
         """Take one of `KINDS`; `directory` is where files of SQLite's are."""
         self.kind = kind
@@ -308,12 +310,13 @@ class Databases:
             self._urls[name] = file if self._server is None else self._server.database()
         return self._urls[name]
 
-    def crash(self) -> None:
-        """End the server without giving it time; what it has committed is on its disk."""
+    def signal(self, _: signal.Signals) -> None:
+        """End the server without giving it time, whatever the signal; what it has committed is on its disk."""
         assert self._server is not None
         self._server.stop(signal.SIGKILL if self.kind == "mariadb" else signal.SIGQUIT)
 
-    def start_again(self) -> None:
+    def start(self) -> None:
+        """Start the server again."""
         assert self._server is not None
         self._server.start()
 

@@ -47,6 +47,24 @@ async def to_its_end(call: Callable[[], object]) -> None:
     task.result()
 
 
+def end_as_by_control_c() -> None:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: with all processes that it has started."""
+    # A script's job in the background ignores SIGINT: the one that is raised below would do nothing.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signals = [signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signals.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
+
+    def end(*_: object) -> None:
+        # Both the shell and the system may send SIGHUP: a second one would break off the clean end.
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)
+
+    for number in signals:
+        signal.signal(number, end)
+
+
 class Program:
     """One module of Python as a process, through all its lives. Its standard input ends with this process."""
 

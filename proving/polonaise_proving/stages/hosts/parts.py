@@ -73,6 +73,7 @@ class NodePart:
         return self._node.pid
 
     def start(self) -> None:
+        self._node.wait_ended()
         self._node.launch()
 
     def wait_serving(self) -> None:
