@@ -31,7 +31,8 @@ from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.clientjob import ClientJob
 from polonaise_proving.stages.hosts.clocked import clock_of, set_clock
-from polonaise_proving.stages.hosts.hosts import LoopbackHosts, NamespaceHosts, NoNetwork
+from polonaise_proving.stages.hosts.hosts import LoopbackHosts, NamespaceHosts
+from polonaise_proving.stages.hosts.leftovers import NoNetwork
 from polonaise_proving.stages.hosts.parts import NodePart
 from polonaise_proving.stages.hosts.town import Ports
 from polonaise_proving.work import bankclient as client_module

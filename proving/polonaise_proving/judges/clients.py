@@ -85,7 +85,6 @@ class ClientsJudge(History):
             self.violated("P6 fate", f"{told.name} to be open in epoch {told.epoch}", told.what)
         elif not told.fenced and told.epoch < told.newest:
             self.violated("P6 fate", f"nothing more of {told.name} in epoch {told.epoch}", told.what)
-        super().producer_told(told)
 
     def saw(self, who: str, transaction: Transaction) -> None:
         """P2: all see the same transaction under an id. P4: what was given up is given to nobody."""
@@ -125,7 +124,6 @@ class ClientsJudge(History):
     def not_applied(self, partition: PartitionId, id: TransactionId, error: Exception) -> None:
         """P2: a view can apply whatever is in the log."""
         self.violated("P2 agreement", f"id {id} of partition {partition} to be applied", repr(error))
-        super().not_applied(partition, id, error)
 
     def answered(self, answer: ProvedAnswer) -> None:
         """P2: an answer is no older than what was known before it was asked for. P6: a flush decides the rest."""

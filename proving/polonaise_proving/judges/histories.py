@@ -64,7 +64,10 @@ def exactly_once(history: PartitionHistory) -> Iterator[Violation]:
     if history.fed.keys() != history.views.keys():
         seen = f"there are views of {sorted(history.views)}, and feeds of {sorted(history.fed)}"
         yield Violation("P7 exactly-once views", "the view of each consumer", seen)
-    balances = _balances(history)
+    folded = Fold()
+    for made in history.transfers:
+        folded.apply(*made)
+    balances = dict(folded.balances)
     for consumer, view in history.views.items():
         for account in sorted(balances.keys() | view.keys()):
             is_there, is_right = view.get(account, OPENING_BALANCE), balances.get(account, OPENING_BALANCE)
@@ -102,13 +105,6 @@ def _difference(what: str, contents: Contents, log: Contents) -> str:
     if (contents.first, contents.digest) != (log.first, log.digest):
         return f"{what} holds other bytes than the log, from {contents.first} to {contents.last}"
     return ""
-
-
-def _balances(history: PartitionHistory) -> dict[int, int]:
-    folded = Fold()
-    for id, name, transfer in history.transfers:
-        folded.apply(id, name, transfer)
-    return dict(folded.balances)
 
 
 HistoryJudge = Callable[[PartitionHistory], Iterator[Violation]]

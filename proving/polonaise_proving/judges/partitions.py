@@ -71,8 +71,8 @@ def serializability(record: PartitionRecord) -> Iterator[Violation]:
         seen = f"{record.without_evidence} transactions have none"
         yield Violation("P5 serializability", "evidence in every batch", seen)
     folded = Fold(record.opening_balance)
-    for id, name, transfer in record.transfers:
-        folded.apply(id, name, transfer)
+    for made in record.transfers:
+        folded.apply(*made)
     for wrong in folded.wrong:
         yield Violation("P5 serializability", "balances that are the log's", wrong)
 

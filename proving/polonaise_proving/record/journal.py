@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +55,9 @@ class Follower:
             return
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            raw = file.read()
-        whole = raw[: raw.rfind(b"\n") + 1]
+            whole = _whole(file.read())
         self._offset += len(whole)
-        for line in _decoded(whole.splitlines()):
+        for line in _decoded(whole):
             asked_s = self.pending.pop(line.operation, line.at_s) if line.kind in _ANSWERS else line.at_s
             if line.kind is LineKind.ASK:
                 self.pending[line.operation] = line.at_s
@@ -86,12 +85,16 @@ def lines_of(directory: Path, name: str, lives: int) -> list[Line]:
 
 
 def lines_in(path: Path) -> list[Line]:
-    """Return the whole lines of a journal; a last one that a kill has torn is left out."""
-    raw = path.read_bytes()
-    return list(_decoded(raw[: raw.rfind(b"\n") + 1].splitlines()))
+    """Return the whole lines of a journal."""
+    return list(_decoded(_whole(path.read_bytes())))
 
 
-def _decoded(raw: Iterable[bytes]) -> Iterable[Line]:
-    for each in raw:
+def _whole(raw: bytes) -> bytes:
+    """Leave out a last line that is not there to its end: it is being written, or a kill has torn it."""
+    return raw[: raw.rfind(b"\n") + 1]
+
+
+def _decoded(raw: bytes) -> Iterator[Line]:
+    for each in raw.splitlines():
         kind, *rest = json.loads(each)
         yield Line(LineKind(kind), *rest)

@@ -198,9 +198,6 @@ class History:
         self.copies_checks: list[Callable[[PartitionId, TransactionId, int], None]] = []
         """Called when an application is told that an append has the copies that it needs: partition, last id, copies.
         """
-        self.producers_told: list[ProducerTold] = []
-        self.unapplied: list[str] = []
-        """Transactions at which views failed otherwise than on purpose, and how."""
         self.client_ids: dict[int, str] = {}
         """By client id: the client that was given it."""
         self.given_up: list[dict[TransactionId, list[Transaction]]] = [{} for _ in range(partitions)]
@@ -281,8 +278,7 @@ class History:
         return error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering)
 
     def producer_told(self, told: ProducerTold) -> None:
-        """Note what an opening of a producer was told."""
-        self.producers_told.append(told)
+        """Hear what an opening of a producer was told. It is judged at once, and not noted."""
 
     def unknown(self, attempt: Try, why: str) -> None:
         if attempt.fate is Fate.PENDING:
@@ -315,8 +311,7 @@ class History:
         reading.ended(last)
 
     def not_applied(self, partition: PartitionId, id: TransactionId, error: Exception) -> None:
-        """Note that a view failed at a transaction, and not on purpose."""
-        self.unapplied.append(f"id {id} of partition {partition}: {error!r}")
+        """Hear that a view failed at a transaction, and not on purpose. It is judged at once, and not noted."""
 
     def known(self, partition: PartitionId) -> KnownBefore:
         """Return what is known to be committed at this moment."""

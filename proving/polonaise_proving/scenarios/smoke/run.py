@@ -32,8 +32,8 @@ from polonaise_proving.record.history import LineKind
 from polonaise_proving.scenarios.running import ended_if_hanging
 from polonaise_proving.scenarios.smoke.report import FILE, JUDGED, PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
-from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
-from polonaise_proving.stages.hosts.leftovers import Notes, sweep
+from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import NoNetwork, Notes, sweep
 from polonaise_proving.stages.hosts.town import PARTITIONS, Town, free_ports
 from polonaise_proving.stages.watchdog import watched
 

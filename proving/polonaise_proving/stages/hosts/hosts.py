@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from polonaise.errors import PolonaiseError
 from polonaise_proving.record.faultkinds import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
-from polonaise_proving.stages.hosts.leftovers import Notes, remove_namespaces
+from polonaise_proving.stages.hosts.leftovers import NoNetwork, Notes, remove_namespaces
+from polonaise_proving.stages.hosts.leftovers import run_ip as _run
 
 _LOST_S: Final = 0.06
 """Seconds for which all that is sent is lost, on average."""
@@ -33,7 +33,6 @@ _NOBODY: Final = "02:00:00:00:00:01"
 _LINK_DOWN: Final = frozenset({FaultKind.CUT, FaultKind.CUT_LEADER})
 """The kinds that take down the host's link."""
 _DEVICE: Final = "eth0"
-_IP_S: Final = 30.0
 
 
 class PacketLoss:
@@ -82,12 +81,6 @@ class PacketLoss:
             self._process.kill()
             self._process.wait()
         return went_on and pulsed
-
-
-class NoNetwork(PolonaiseError):
-    """Network namespaces can't be made on this machine, or a link can't be cut or mended; the message says why."""
-
-    code = "no_network"
 
 
 class Hosts(Protocol):
@@ -295,18 +288,3 @@ def _free_network() -> str:
     if not free:
         raise NoNetwork("all networks for tests are in use: remove what is left of earlier runs")
     return secrets.choice(free)
-
-
-def _run(*arguments: str) -> str:
-    """Run `ip`, and return what it prints. Raises `NoNetwork`."""
-    try:
-        done = subprocess.run(
-            ["ip", *arguments],
-            capture_output=True, text=True, timeout=_IP_S, check=False,
-            start_new_session=True,  # Ctrl-C is for the run, which tidies up by more of these
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoNetwork(f"ip {' '.join(arguments)}: {error}") from error
-    if done.returncode:
-        raise NoNetwork(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout

@@ -18,14 +18,21 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from polonaise.errors import BadOption, DirectoryInUse
+from polonaise.errors import BadOption, DirectoryInUse, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise_proving.stages.watchdog import kill_all
 
 PREFIX: Final = "pln"
 """How the names of all namespaces and links of smoke tests begin; the id of the run follows."""
 _NOTES: Final = ".notes"
+_IP_S: Final = 30.0
 _RUN: Final = re.compile(r"[0-9a-f]{4}")
+
+
+class NoNetwork(PolonaiseError):
+    """Network namespaces can't be made on this machine, or a link can't be cut or mended; the message says why."""
+
+    code = "no_network"
 
 
 def notes_directory() -> Path:
@@ -132,9 +139,21 @@ def names_of(what: str, prefix: str) -> list[str]:
 def _ip(*arguments: str) -> str:
     """Return what `ip` prints; nothing if it fails or is not there."""
     try:
-        done = subprocess.run(
-            ["ip", *arguments], capture_output=True, text=True, timeout=30, check=False, start_new_session=True
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return run_ip(*arguments)
+    except NoNetwork:
         return ""
+
+
+def run_ip(*arguments: str) -> str:
+    """Run `ip`, and return what it prints. Raises `NoNetwork`."""
+    try:
+        done = subprocess.run(
+            ["ip", *arguments],
+            capture_output=True, text=True, timeout=_IP_S, check=False,
+            start_new_session=True,  # Ctrl-C is for the run, which tidies up by more of these
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoNetwork(f"ip {' '.join(arguments)}: {error}") from error
+    if done.returncode:
+        raise NoNetwork(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
