@@ -16,7 +16,7 @@ from polonaise.cli.opencluster import partition_rows, size, storage_rows
 from polonaise.cli.output import table_of
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, ExpectedServers, Owner
 from polonaise.errors import CoordinatorUnavailable
-from polonaise.node.condition import Condition
+from polonaise.node.reasons import Condition
 
 NAMES = ["a:1", "b:1", "c:1"]
 

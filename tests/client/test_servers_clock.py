@@ -12,7 +12,7 @@ import polonaise
 from polonaise import blocking
 from polonaise.client.links import Links
 from polonaise.client.settings import ClientSettings
-from polonaise.node.condition import client_clock_trouble
+from polonaise.node.reasons import client_clock_trouble
 from polonaise.terms import PeerClock
 from rigs.waiting import wait_until
 

@@ -17,7 +17,7 @@ from polonaise.fragments import format as fragment_format
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import ObstoreStore
-from polonaise.node.condition import Condition
+from polonaise.node.reasons import Condition
 from polonaise.scrubrounds import DAMAGES_MAX
 from rigs import storagefiles, trimmed
 from rigs.fragments import MoodyStore, moody_store

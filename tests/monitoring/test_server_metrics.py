@@ -348,7 +348,7 @@ async def test_totals_never_fall_when_a_partition_goes(town: Town, log: Log) -> 
     server.parts.following.follow(Assignment())
     assert not server.partitions
     assert before["committed_transactions"] == 1
-    assert server.past_totals == before
+    assert server.measures().totals == before
 
 
 @in_an_application

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import polonaise
 from polonaise.admin.logs import conditions
 from polonaise.errors import PolonaiseError
-from polonaise.node.condition import Condition
+from polonaise.node.reasons import Condition
 from rigs.waiting import PATIENCE_S, wait_until
 
 

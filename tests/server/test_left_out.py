@@ -167,7 +167,7 @@ async def test_why_an_earlier_life_of_a_replica_was_not_copied_to_is_not_told_of
 
 def told(town: Town) -> list[str]:
     """What the servers tell of partitions that they have given up, one line each."""
-    lines = [line for server in town.cluster.running_servers for line in server_troubles(server.own_health())]
+    lines = [line for server in town.cluster.running_servers for line in server_troubles(server.health())]
     return [line for line in lines if "has given up" in line]
 
 
@@ -214,7 +214,7 @@ async def test_what_another_server_serves_again_is_not_told_as_given_up(town: To
     await wait_until(lambda: told(town))
     await wait_until(lambda: ready(town) and not told(town), within_s=20.0)
     assert server.given_up == {0}, "the others are told, so that it does not come back too early"
-    assert server.measures().given_up == 0
+    assert server.measures().own.given_up_why == {}
 
 
 @in_a_town(servers=2)
@@ -230,7 +230,8 @@ async def test_once_the_storage_nodes_are_back_nobody_says_that_a_partition_is_g
     await wait_until(lambda: not told(town), within_s=3.0)
     (serving,) = (each for each in town.cluster.running_servers if 0 in each.partitions)
     assert serving.given_up == {0}, "others are told for a while that it may be struggling"
-    assert (serving.own_health()["given_up"], serving.measures().given_up) == ([], 0)
+    own = serving.measures().own
+    assert (own.given_up, own.given_up_why) == ([], {})
 
 
 def test_a_partition_is_served_by_another_once_its_owner_has_begun_a_session() -> None:

@@ -23,10 +23,11 @@ from polonaise.errors import (
     DeadlineExceeded,
     UnknownStorageNode,
 )
-from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.monitoring.samples import Detail
+from polonaise.node.reasons import Condition
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 

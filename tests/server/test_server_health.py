@@ -27,8 +27,8 @@ from polonaise.node.condition import (
     health_status_of,
     server_troubles,
     storage_troubles,
-    why_not_reached,
 )
+from polonaise.node.reasons import why_not_reached
 from polonaise.server.serverhealth import _parsed
 from polonaise.wire.codec import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs

@@ -10,8 +10,7 @@ import pytest
 
 from polonaise.errors import DirectoryGone, DiskFailed, PolonaiseError
 from polonaise.host import Host
-from polonaise.node.condition import storage_reasons
-from polonaise.node.reasons import Reason
+from polonaise.node.reasons import Reason, storage_reasons
 from polonaise.storage.clusternote import NOTE_FILE
 from polonaise.storage.files import NAME_FILE
 from polonaise.terms import UNRESOLVED
@@ -118,10 +117,10 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
 ) -> None:
     made = Maker().batches(8)
     owner = await filled(host, made[:4])
-    assert storage_reasons(node.node.health()) == []
+    assert storage_reasons(node.node.measures().health) == []
     remove_entry(node.disk, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
     await asyncio.sleep(NOTICED_S)
-    ((reason, told),) = storage_reasons(node.node.health())
+    ((reason, told),) = storage_reasons(node.node.measures().health)
     assert reason is Reason.REPLICA_UNUSABLE
     assert f"partition {PARTITION} " in told
     with pytest.raises(PolonaiseError) as refused:
@@ -134,7 +133,7 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
     await owner.copy(made)
     await owner.join(made[-1].last, made[-1].crc)
     await asyncio.sleep(NOTICED_S)
-    assert storage_reasons(node.node.health()) == []
+    assert storage_reasons(node.node.measures().health) == []
     assert crcs(await owner.read_all()) == crcs(made)
     assert (await owner.fence(2)).lost_above == UNRESOLVED
 
@@ -240,7 +239,7 @@ async def test_a_closed_segment_that_can_be_read_as_before_is_no_loss(host: Host
     await asyncio.sleep(NOTICED_S)
     assert owner.told == []
     assert crcs(await owner.read_all()) == crcs(made)
-    assert storage_reasons(node.node.health()) == []
+    assert storage_reasons(node.node.measures().health) == []
 
 
 @simulated(segment_bytes_max=900)

@@ -97,9 +97,9 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_fragment_that_was_cut_and_put_back_is_told_no_more_though_nobody_reads_it",
     ),
     "refusal-for-want-of-room-untold": Mutation(
-        "polonaise.node.condition",
-        '    if refused := health.get("no_room", ""):\n',
-        '    if refused := health.get("room", ""):\n',
+        "polonaise.node.reasons",
+        "    if refused := node.no_room:\n",
+        '    if refused := "":\n',
         "P13: a storage node whose quota is used up refuses what it is to store, and says that it is well",
         test="tests/storage/test_disks_told.py::test_a_quota_that_is_used_up_is_told",
     ),
@@ -229,8 +229,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "full-storage-node-counts-as-able": Mutation(
         "polonaise.node.reasons",
-        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})",
-        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_HANGS, Reason.UNREACHABLE})",
+        "storage=_full_disk, disables=True,",
+        "storage=_full_disk,",
         "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
         test="tests/admin/test_safe_to_stop.py"
         "::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost",
@@ -245,14 +245,14 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "disk-that-hangs-untold": Mutation(
         "polonaise.storage.node",
-        '"disk_waits_s": round(self._host.disk.under_way_s, 1),',
-        '"disk_waits_s": 0.0,',
+        "disk_waits_s=round(self._host.disk.under_way_s, 1),",
+        "disk_waits_s=0.0,",
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
         test="tests/storage/test_disks_told.py::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",
     ),
     "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
         "polonaise.node.condition",
-        '        name: _hanging_disk(node)\n        or node["error"]\n',
+        '        name: hanging_disk(StorageHealth.told(node))\n        or node["error"]\n',
         '        name: node["error"]\n',
         "P13: a copy is late because its node's disk hangs, and is said to be brought up to date, or not to answer",
         test="tests/admin/test_cluster_status.py"
@@ -360,7 +360,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_trouble_that_the_loops_own_code_raises_ends_the_connection_that_it_belongs_to[on_uvloop]",
     ),
     "server-that-is-cut-off-untold": Mutation(
-        "polonaise.node.condition",
+        "polonaise.node.reasons",
         "    if len(unreached) == len(nodes) > 1:\n",
         "    if len(unreached) > len(nodes):\n",
         "P13: a server that reaches no storage node blames them, and says that it is well itself",

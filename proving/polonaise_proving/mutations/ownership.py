@@ -547,9 +547,9 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "::test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known",
     ),
     "given-up-partitions-untold": Mutation(
-        "polonaise.node.condition",
-        '    found += _given_up(health.get("given_up_why", dict.fromkeys(health.get("given_up", ()), "")))\n',
-        "",
+        "polonaise.node.reasons",
+        "server=_given_up, disables=True,",
+        'server=lambda it: "", disables=True,',
         "P13: the status does not say that a server can't serve partitions, and has given them up",
         test="tests/server/test_coordinator_away.py::test_partitions_that_a_server_has_given_up_are_told_of_it",
     ),

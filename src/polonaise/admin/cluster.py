@@ -31,15 +31,14 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.node.condition import (
-    Condition,
     condition_of,
     conditions_in,
     server_troubles,
     storage_troubles,
-    why_not_reached,
     why_not_serving,
     why_not_writing,
 )
+from polonaise.node.reasons import Condition, ServerTold, why_not_reached
 from polonaise.redaction import redacted_address
 from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
@@ -618,7 +617,7 @@ def _without_the_store(answer: Told, stores: Sequence[str]) -> Sequence[str]:
 
 def _unable(answer: Told) -> Sequence[str]:
     """Return why a server could serve no partition at all; what it has given up says nothing of others."""
-    return why_not_serving({**answer, "given_up": (), "given_up_why": {}}) if isinstance(answer, dict) else ()
+    return why_not_serving(ServerTold.of({**answer, "given_up_why": {}})) if isinstance(answer, dict) else ()
 
 
 def _told_by(answer: Told, *, known: bool) -> Sequence[str]:

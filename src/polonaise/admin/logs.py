@@ -13,7 +13,8 @@ from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, Deadl
 from polonaise.host.real import RealClock
 from polonaise.log.registers import GROUPS, PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
-from polonaise.node.condition import Condition, conditions_in
+from polonaise.node.condition import conditions_in
+from polonaise.node.reasons import Condition
 from polonaise.redaction import redacted_address
 from polonaise.terms import PartitionId, Transaction, TransactionId
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus
 from polonaise.coordination.values import Requirement
 from polonaise.errors import BadOption
-from polonaise.node.condition import given_up_words
+from polonaise.node.reasons import given_up_words
 from polonaise.redaction import redacted
 from polonaise.server.protocol.commit import stops
 from polonaise.terms import PartitionId, StorageId, counted, in_ranges

@@ -46,7 +46,7 @@ from polonaise.terms import counted
 if TYPE_CHECKING:
     from polonaise.admin.logs import TimeLimit
     from polonaise.client.log import Log
-    from polonaise.node.condition import Condition
+    from polonaise.node.reasons import Condition
     from polonaise.terms import PartitionId, Transaction
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)

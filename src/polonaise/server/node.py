@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -178,11 +177,6 @@ class Server:
         """How many copies each partition is to have."""
         return self.parts.cluster.description.replication_factor
 
-    @property
-    def past_totals(self) -> Counter[str]:
-        """The totals of the partitions that are not in `partitions` any more: a copy."""
-        return self.parts.owned.past_totals
-
     def measures(self) -> ServerMeasures:
         return self.parts.measures()
 
@@ -194,10 +188,6 @@ class Server:
     def health(self) -> dict[str, Any]:
         """Return the health of this server, its partitions and its storage nodes, as a JSON-ready document."""
         return self.parts.health.document()
-
-    def own_health(self) -> dict[str, Any]:
-        """Return `health` without the partitions, of which there may be thousands."""
-        return self.parts.health.own()
 
 
 async def _let_go(parts: ServerParts, listener: Listener) -> None:
@@ -239,27 +229,22 @@ class ServerParts:
         return (self.fragments and self.fragments.store.trouble) or ""
 
     def measures(self) -> ServerMeasures:
-        shared, links, fragments = self.shared, self.links, self.fragments
+        shared, fragments = self.shared, self.fragments
         return ServerMeasures(
-            cluster=self.cluster.description,
+            own=self.health.own(),
             latencies=shared.latencies,
+            totals=self.owned.past_totals,
+            cluster=self.cluster.description,
             refused=self.connections.refused,
             connections=len(self.connections.open),
             connections_bytes=self.connections.budget.total,
             connections_cut_off=self.connections.budget.cut_off,
             requests=self.connections.unanswered,
-            storage_connected={name: link.session is not None for name, link in links.items()},
-            storage_resent={name: link.resent for name, link in links.items()},
             coordinator_errors=self.trouble.errors,
             missing_servers=None if self.expected.seen is None else len(self.expected.missing),
-            given_up=len(self.unservable.why),
             coordinator_servers={name: not why for name, why in self.expected.coordinator_servers.items()},
-            coordinator_trouble=self.health.coordinator_trouble,
-            fragments_scrub=None if fragments is None else fragments.scrubbing.health(),
             store_trouble=None if fragments is None else fragments.store.trouble,
             archive=None if fragments is None else fragments.archive.lag,
-            copies=shared.copies.health(),
-            clock=shared.clock.health(),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -29,90 +30,87 @@ from polonaise.terms import PartitionId, ServerId, StorageId, counted, partition
 from polonaise.wire.messages import Health, HealthIs
 
 
-class ServerMeasures(NamedTuple):
-    """Measurements of a server as a whole at one moment. Totals count from the server's start, and never fall."""
-
-    cluster: ClusterDescription | None
-    """The description of the server's cluster; None before the server has read it."""
-    latencies: Histogram
-    """How long each batch took, from the receipt of its oldest append to the commit."""
-    refused: Mapping[str, int]
-    """Clients' messages that were refused, by error code; not what owners refuse by their effects: appends that are not
-    ordered, and requests that wait in vain or find no room."""
-    connections: int
-    """Those on which a client has said hello."""
-    connections_bytes: int
-    """Held for them: frames not handled yet, and unsent messages that clients don't share."""
-    connections_cut_off: int
-    """Those cut off because all of them together held too many bytes."""
-    requests: int
-    """Unanswered, without those that an owner answers, such as appends, mounts and flushes."""
-    storage_connected: Mapping[StorageId, bool]
-    storage_resent: Mapping[StorageId, float | None]
-    """The share of what was sent lately that had to be sent again; None if it is not known."""
-    coordinator_errors: int
-    """Failed attempts to follow the assignment, to read members and to renew the lease."""
-    coordinator_trouble: str
-    """What can't be read or renewed there, and why; empty if all can."""
-    missing_servers: int | None
-    """Servers that are to be there and were not registered; None before the first look."""
-    given_up: int
-    """Partitions that this server can't serve, and has given up for others to take over."""
-    coordinator_servers: Mapping[str, bool]
-    """Whether each served at the last look, by its address; none for a directory."""
-    fragments_scrub: Mapping[str, Any] | None
-    """`FragmentScrubbing.health`; None without a store."""
-    store_trouble: str | None
-    """Why the fragment store can't be used; empty if it can, None without a store, and before the first look."""
-    archive: ArchiveLag | None
-    """None without a store, and before the first look."""
-    copies: Mapping[str, Any]
-    """`CopyTurns.health`."""
-    clock: Mapping[str, Any]
-    """`ServerClock.health`."""
-
-
 class OwnHealth(NamedTuple):
     """The health of a server without its partitions: the fields of a JSON document, in order.
 
-    No trouble is an empty text.
+    No trouble is an empty text. What a server does not know yet, or one of an older version does not tell, has its
+    default.
     """
 
-    server: ServerId
+    server: ServerId = 0
     """0 before it has one."""
-    name: str
-    missing_servers: Mapping[str, str]
+    name: str = ""
+    missing_servers: Mapping[str, str] = {}
     """The addresses, by name, of servers that are to be there and were not registered."""
-    namesake: str
+    namesake: str = ""
     """What is wrong with its name, which another server may have, too."""
-    coordinator_servers: list[str]
+    coordinator_servers: Sequence[str] = ()
     """A line for each that does not serve."""
-    coordinator: str
-    not_owning: str
+    coordinator: str = ""
+    not_owning: str = ""
     """Why it owns nothing, if its registration may have run out."""
-    given_up: list[PartitionId]
-    given_up_why: Mapping[str, str]
-    tls: str
-    unreachable: str
-    clock: Mapping[str, Any]
+    given_up: Sequence[PartitionId] = ()
+    given_up_why: Mapping[str, str] | None = None
+    """Why each of these was given up, without those that another server serves; None if a server does not say why."""
+    tls: str = ""
+    unreachable: str = ""
+    clock: Mapping[str, Any] = {}
     """`ServerClock.health`."""
-    fragments: str
+    fragments: str = ""
     """Where they are; empty without a store."""
-    fragments_trouble: str
-    fragments_missing: Mapping[str, str]
+    fragments_trouble: str = ""
+    fragments_missing: Mapping[str, str] = {}
     """By partition the first id that nothing holds any more."""
-    fragments_failed: Mapping[str, str]
+    fragments_failed: Mapping[str, str] = {}
     """By partition why a read of the fragments failed by a mistake of ours."""
-    required: str
+    required: str = ""
     """What commits need beside a quorum."""
-    topics_required: Mapping[str, str]
-    fragments_scrub: Mapping[str, Any] | None
+    topics_required: Mapping[str, str] = {}
+    fragments_scrub: Mapping[str, Any] | None = None
     """`FragmentScrubbing.health`; None without a store."""
-    copies: Mapping[str, Any]
+    copies: Mapping[str, Any] = {}
     """`CopyTurns.health`."""
-    replication_factor: int
+    replication_factor: int | None = None
     """How many copies each partition is to have; 0 before it is known."""
-    storage: Mapping[StorageId, Mapping[str, Any]]
+    storage: Mapping[StorageId, Mapping[str, Any]] = {}
+
+    @classmethod
+    def told(cls, document: Mapping[str, Any]) -> OwnHealth:
+        """Return the health in a document, which a server of another version may have written."""
+        return cls(**{name: document[name] for name in cls._fields if name in document})
+
+
+class ServerMeasures(NamedTuple):
+    """Measurements of a server as a whole at one moment. Totals count from the server's start, and never fall."""
+
+    own: OwnHealth
+    latencies: Histogram
+    """How long each batch took, from the receipt of its oldest append to the commit."""
+    totals: Counter[str]
+    """The totals of the partitions that it does not own any more: a copy."""
+    cluster: ClusterDescription | None = None
+    """The description of the server's cluster; None before the server has read it."""
+    refused: Mapping[str, int] = {}
+    """Clients' messages that were refused, by error code; not what owners refuse by their effects: appends that are not
+    ordered, and requests that wait in vain or find no room."""
+    connections: int = 0
+    """Those on which a client has said hello."""
+    connections_bytes: int = 0
+    """Held for them: frames not handled yet, and unsent messages that clients don't share."""
+    connections_cut_off: int = 0
+    """Those cut off because all of them together held too many bytes."""
+    requests: int = 0
+    """Unanswered, without those that an owner answers, such as appends, mounts and flushes."""
+    coordinator_errors: int = 0
+    """Failed attempts to follow the assignment, to read members and to renew the lease."""
+    missing_servers: int | None = None
+    """Servers that are to be there and were not registered; None before the first look."""
+    coordinator_servers: Mapping[str, bool] = {}
+    """Whether each served at the last look, by its address; none for a directory."""
+    store_trouble: str | None = None
+    """Why the fragment store can't be used; empty if it can, None without a store, and before the first look."""
+    archive: ArchiveLag | None = None
+    """None without a store, and before the first look."""
 
 
 class ServerHealth:
@@ -165,11 +163,11 @@ class ServerHealth:
         """Return the health of this server, its partitions and its storage nodes, as a JSON-ready document."""
         now, owned = self._shared.clock.now(), sorted(self._owned.served.items())
         return {
-            **self.own(),
+            **self.own()._asdict(),
             "partitions": {str(partition): health_of(served.owner, now) for partition, served in owned},
         }
 
-    def own(self) -> dict[str, Any]:
+    def own(self) -> OwnHealth:
         """Return what `document` says beside the partitions."""
         shared, fragments, given_up = self._shared, self._fragments, self._unservable
         return OwnHealth(
@@ -195,7 +193,7 @@ class ServerHealth:
             copies=shared.copies.health(),
             replication_factor=self._cluster.description.replication_factor,
             storage={name: self._of_storage(name, link) for name, link in self._links.items()},
-        )._asdict()
+        )
 
     def _of_storage(self, name: StorageId, link: StorageLink) -> dict[str, Any]:
         return {

@@ -35,69 +35,29 @@ class StartingServer:
         self.partitions: Mapping[PartitionId, ServedPartition] = {}
 
     @property
-    def past_totals(self) -> Counter[str]:
-        return Counter()
-
-    @property
     def waits_for(self) -> str:
         if trouble := self._coordinator.trouble:
             return f"the server has not read the assignment yet: {trouble}"
         return f"the server waits for an answer of the coordinator, {self._coordinator}"
 
     def measures(self) -> ServerMeasures:
-        return ServerMeasures(
-            cluster=None,
-            latencies=self._latencies,
-            refused={},
-            connections=0,
-            connections_bytes=0,
-            connections_cut_off=0,
-            requests=0,
-            storage_connected={},
-            storage_resent={},
-            coordinator_errors=0,
-            missing_servers=None,
-            given_up=0,
-            coordinator_servers={},
-            coordinator_trouble=self._coordinator.trouble,
-            fragments_scrub=None,
-            store_trouble=None,
-            archive=None,
-            copies=self._copies.health(),
+        own = OwnHealth(
+            name=self._settings.name,
+            coordinator=self._coordinator.trouble,
+            given_up_why={},
+            tls=network_trouble(self._host.network),
+            unreachable=unreachable(self._host.network),
             clock=self._clock.health(),
+            copies=self._copies.health(),
+            replication_factor=self.replication_factor,
         )
+        return ServerMeasures(own, self._latencies, Counter())
 
     async def checked_health(self) -> dict[str, Any]:
         return self.health()
 
     def health(self) -> dict[str, Any]:
-        return {**self.own_health(), "partitions": {}}
-
-    def own_health(self) -> dict[str, Any]:
-        return OwnHealth(
-            server=self.id,
-            name=self._settings.name,
-            missing_servers={},
-            namesake="",
-            coordinator_servers=[],
-            coordinator=self._coordinator.trouble,
-            not_owning="",
-            given_up=[],
-            given_up_why={},
-            tls=network_trouble(self._host.network),
-            unreachable=unreachable(self._host.network),
-            clock=self._clock.health(),
-            fragments="",
-            fragments_trouble="",
-            fragments_missing={},
-            fragments_failed={},
-            required="",
-            topics_required={},
-            fragments_scrub=None,
-            copies=self._copies.health(),
-            replication_factor=self.replication_factor,
-            storage={},
-        )._asdict()
+        return {**self.measures().own._asdict(), "partitions": {}}
 
 
 AnyServer: TypeAlias = Server | StartingServer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from polonaise.errors import DiskFull, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock
 from polonaise.storage.protocol.scrubschedule import Scrubbed
-from polonaise.terms import PartitionId, SessionId, TransactionId
+from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
 
 class ReplicaMeasures(NamedTuple):
@@ -35,19 +35,56 @@ class ReplicaMeasures(NamedTuple):
     """The memory that these messages take, in bytes."""
 
 
-class StorageMeasures(NamedTuple):
-    """Measurements of a storage node as a whole at one moment. Totals count from its start, and never fall."""
+class StorageHealth(NamedTuple):
+    """The health of a storage node: the fields of a JSON document, in order. No trouble is an empty text.
 
-    totals: Mapping[str, int]
-    """The sums of `PartitionReplica.counts` over all partitions, by the same names."""
+    What a node of an older version does not tell has its default.
+    """
+
+    name: StorageId | None = None
+    """The name by which the cluster knows the node; None before its directory has one."""
+    directory: str = ""
+    gone: str = ""
+    """Why the storage directory is not this node's any more, so that nothing is stored."""
+    tls: str = ""
+    unreachable: str = ""
+    refused: str = ""
+    """`Strangers`."""
+    partitions: int = 0
+    """The number of partitions that have files in the storage directory, or are about to get them."""
+    given_up: int = 0
+    """The number of these whose copies were given up, as far as servers have told; their files are left."""
+    noted: int = -1
+    """The version of the cluster's description that it has noted; -1 for none."""
+    disk: Mapping[str, int] | None = None
+    """`DiskSpace` at the last look; None before."""
+    no_room: str = ""
+    """`NoRoom`."""
+    disk_waits_s: float = 0.0
+    """For how many seconds the oldest call to the disk has not returned; 0 if none is under way."""
+    scrub: Mapping[str, Any] = {}
+    """The scrub's rate, 0 if it is switched off, and what it has done and found: `Scrubbed`."""
+    resent: Mapping[str, float] = {}
+    """By server, of those with losses, the share of what was sent lately that had to be sent again."""
+    unavailable: Mapping[str, str] = {}
+    """Why partitions can't be used, of the first ones that can't."""
+    counts: Mapping[str, int] = {}
+    """The sums of `PartitionReplica.counts` over all partitions, by the same names, since the node's start."""
+
+    @classmethod
+    def told(cls, document: Mapping[str, Any]) -> StorageHealth:
+        """Return the health in a document, which a node of another version, or a server, may have written."""
+        return cls(**{name: document[name] for name in cls._fields if name in document})
+
+
+class StorageMeasures(NamedTuple):
+    """Measurements of a storage node as a whole at one moment."""
+
+    health: StorageHealth
+    scrubbed: Scrubbed
+    """What the scrub has done and found."""
     syncs: Histogram
     """The times to write and sync what arrived for a replica at once: one for each sync."""
-    gone: bool
-    """Whether the storage directory is not this node's any more, so that nothing is stored."""
-    disk_waits_s: float
-    """For how many seconds the oldest call to the disk has not returned; 0 if none is under way."""
-    partitions_known: int
-    """The number of partitions that have files in the storage directory, or are about to get them."""
     connections: int
     """The number of connections: two of each server, those of operators, and those without a hello so far."""
     connections_bytes: int
@@ -58,10 +95,6 @@ class StorageMeasures(NamedTuple):
     """The number of open files: those of partitions, the control file, and the lock of the directory."""
     open_files_max: int
     """The most files of partitions that stay open."""
-    scrub_bytes_per_s: int
-    """The rate of the scrub, in bytes per second; 0 if it is switched off."""
-    scrubbed: Scrubbed
-    """What the scrub has done and found."""
 
 
 _log = logging.getLogger(__name__)

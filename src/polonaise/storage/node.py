@@ -42,7 +42,7 @@ from polonaise.storage.clusternote import (
     write_note,
 )
 from polonaise.storage.files import NAME_FILE, check_name, read_name, write_name
-from polonaise.storage.measures import NoRoom, StorageMeasures, Strangers
+from polonaise.storage.measures import NoRoom, StorageHealth, StorageMeasures, Strangers
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
@@ -520,62 +520,54 @@ class StorageNode:
         return self._elsewhere & self._known
 
     def measures(self) -> StorageMeasures:
-        """Return what can be measured of this node as a whole."""
+        """Return what can be measured of this node, with the first `_UNAVAILABLE_MAX` unusable partitions."""
+        scrubbed, space = self.scrubbed, self._presence.space
+        counts: Counter[str] = Counter()
+        unavailable: dict[str, str] = {}
+        for partition, replica in sorted(self._partitions.items()):
+            counts.update(replica.counts)
+            if (fault := replica.fault or replica.loss) is not None and len(unavailable) < _UNAVAILABLE_MAX:
+                unavailable[str(partition)] = str(fault)
+        health = StorageHealth(
+            name=self.name,
+            directory=self._settings.directory,
+            gone=str(self._gone or ""),
+            tls=network_trouble(self._host.network),
+            unreachable=unreachable(self._host.network),
+            refused=str(self._strangers),
+            partitions=len(self._known),
+            given_up=len(self.given_up),
+            noted=noted_version(self._note),
+            disk=None if space is None else space._asdict(),
+            no_room=str(self._no_room),
+            disk_waits_s=round(self._host.disk.under_way_s, 1),
+            scrub={
+                "bytes_per_s": self._settings.scrub_bytes_per_s,
+                **asdict(scrubbed),
+                "damages": [damage._asdict() for damage in scrubbed.damages],
+            },
+            resent=self._resent(),
+            unavailable=unavailable,
+            counts=counts,
+        )
         return StorageMeasures(
-            totals=self._totals(),
+            health=health,
+            scrubbed=scrubbed,
             syncs=self._syncs,
-            gone=self._gone is not None,
-            disk_waits_s=self._host.disk.under_way_s,
-            partitions_known=len(self._known),
             connections=len(self._connections),
             connections_bytes=self._budget.total,
             reads=sum(requests.waiting for requests in self._connections.values()),
             open_files=self.open_files,
             open_files_max=self._settings.files_max,
-            scrub_bytes_per_s=self._settings.scrub_bytes_per_s,
-            scrubbed=self.scrubbed,
         )
+
+    def health(self) -> dict[str, Any]:
+        """Return this node's health as a JSON-ready document."""
+        return self.measures().health._asdict()
 
     def replicas(self) -> list[PartitionReplica]:
         """Return the replicas that were used since this node started."""
         return list(self._partitions.values())
-
-    def _totals(self) -> Counter[str]:
-        totals: Counter[str] = Counter()
-        for replica in self._partitions.values():
-            totals.update(replica.counts)
-        return totals
-
-    def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document, with the first `_UNAVAILABLE_MAX` unusable partitions."""
-        scrubbed = self.scrubbed
-        unavailable = {
-            str(partition): str(fault)
-            for partition, replica in sorted(self._partitions.items())
-            if (fault := replica.fault or replica.loss) is not None
-        }
-        return {
-            "name": self.name,
-            "directory": self._settings.directory,
-            "gone": str(self._gone or ""),
-            "tls": network_trouble(self._host.network),
-            "unreachable": unreachable(self._host.network),
-            "refused": str(self._strangers),
-            "partitions": len(self._known),
-            "given_up": len(self.given_up),
-            "noted": noted_version(self._note),
-            "disk": None if self._presence.space is None else self._presence.space._asdict(),
-            "no_room": str(self._no_room),
-            "disk_waits_s": round(self._host.disk.under_way_s, 1),
-            "scrub": {
-                "bytes_per_s": self._settings.scrub_bytes_per_s,
-                **asdict(scrubbed),
-                "damages": [damage._asdict() for damage in scrubbed.damages],
-            },
-            "resent": self._resent(),
-            "unavailable": dict(list(unavailable.items())[:_UNAVAILABLE_MAX]),
-            "counts": dict(self._totals()),
-        }
 
     def _resent(self) -> dict[str, float]:
         """Return by server, of those with losses, the share of what was sent lately that had to be sent again."""

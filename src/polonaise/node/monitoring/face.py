@@ -10,20 +10,13 @@ from typing import Any, Final, Protocol
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expired, certificate_expires_s, unreachable
-from polonaise.node.condition import (
-    HealthStatus,
-    conditions_in,
-    health_status_of,
-    server_reasons,
-    storage_reasons,
-    why_not_serving,
-)
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, why_not_serving
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
 from polonaise.node.monitoring.samples import Detail, Samples, detail_in
 from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
-from polonaise.node.reasons import Reason, lines_of
+from polonaise.node.reasons import Reason, ServerTold, lines_of, server_reasons, storage_reasons
 from polonaise.redaction import redacted
 from polonaise.server.startingserver import AnyServer
 from polonaise.storage.node import StorageNode
@@ -79,7 +72,7 @@ class ObservedServer:
                 waits[partition] = trouble or readiness.waits_for
         if not server.partitions:
             # A coordinator that is away for a moment is no reason: every server does without it then.
-            why = "; ".join(why_not_serving({**server.own_health(), "coordinator": ""}))
+            why = "; ".join(why_not_serving(ServerTold(server.measures().own._replace(coordinator=""))))
             return why and f"the server could take no partition over: {why}"
         return _not_ready(waits)
 
@@ -88,7 +81,7 @@ class ObservedServer:
         document = await server.checked_health() if server.followed else server.health()
         conditions = conditions_in(document)
         of_partitions = {str(each.partition): found for each in conditions.values() if (found := each.reasons)}
-        own = server_reasons(document)
+        own = server_reasons(ServerTold.of(document))
         if not own and not server.followed:
             own = [(Reason.COORDINATOR, server.waits_for)]
         reasons = {reason for found in (own, *of_partitions.values()) for reason, _ in found}
@@ -134,13 +127,15 @@ class ObservedStorage:
         """Return why it is not ready. With replicas that can't be used it is: it tells servers which, and why."""
         if self._node.serving:
             return ""
-        return self._node.health()["gone"] or "the storage node has not opened its directory yet, or it is stopping"
+        return (
+            self._node.measures().health.gone or "the storage node has not opened its directory yet, or it is stopping"
+        )
 
     async def health(self) -> dict[str, Any]:
-        document = self._node.health()
-        found, not_ready = storage_reasons(document), self.not_ready()
+        health = self._node.measures().health
+        found, not_ready = storage_reasons(health), self.not_ready()
         status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if found else HealthStatus.OK
-        return {**_verdict(status, not_ready, {reason for reason, _ in found}, lines_of(found)), **document}
+        return {**_verdict(status, not_ready, {reason for reason, _ in found}, lines_of(found)), **health._asdict()}
 
     async def samples(self, detail: Detail) -> Samples:
         return await storage_samples(self._node, await self._ask_space(), detail)

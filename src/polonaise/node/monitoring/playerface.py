@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from polonaise.host import Host, Network, network_trouble
-from polonaise.node.condition import HealthStatus, client_clock_trouble
+from polonaise.node.condition import HealthStatus
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.playernode import PlayerNode
-from polonaise.node.reasons import OF_PLAYERS, Reason, Trouble, lines_of
+from polonaise.node.reasons import OF_PLAYERS, PlayerTold, lines_of, player_reasons
 from polonaise.player.protocol.candidacy import CandidateState
 from polonaise.player.protocol.deliverylag import TargetLag
-from polonaise.terms import partition_words
 
 
 class ObservedPlayer:
@@ -38,7 +36,7 @@ class ObservedPlayer:
     async def health(self) -> dict[str, Any]:
         node, candidacy, player = self._node, self._node.candidacy, self._node.player
         told = {"targets": {}, "partitions": {}} if player is None else player.health()
-        found = player_reasons(node, told, self._host.network)
+        found = player_reasons(player_told(node, self._host.network), told)
         problems = {whose: lines_of(each) for whose, each in found.items()}
         not_ready = self.not_ready()
         status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
@@ -75,7 +73,7 @@ def player_samples(node: PlayerNode, detail: Detail, host: Host) -> Samples:
     add(metrics.PLAYER_SETTINGS_REFUSED, int(node.reload_refused))
     player = node.player
     health = {"targets": {}, "partitions": {}} if player is None else player.health()
-    found = player_reasons(node, health, host.network)
+    found = player_reasons(player_told(node, host.network), health)
     samples.add_reasons({reason for each in found.values() for reason, _ in each}, OF_PLAYERS)
     if player is None and candidacy.state is CandidateState.PAUSING:
         # A turn in which all partitions stop is over in a moment, and would be seen by hardly anybody who asks.
@@ -121,38 +119,11 @@ def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: Target
         add(metrics.TARGET_LAG_BYTES, lag.bytes, target)
 
 
-def player_reasons(node: PlayerNode, told: Mapping[str, Any], network: Network) -> dict[str, list[Trouble]]:
-    """Return what is wrong by target, by partition, and of the process; `told` is the health of its player."""
-    found = {f"target {name}": _of_target(target) for name, target in told["targets"].items()}
-    for partition, main in told["partitions"].items():
-        found[f"partition {partition}"] = [
-            (reason, line)
-            for reason, line in (
-                (Reason.PARTITION_STOPPED, main["stopped"] and f"stopped: {main['stopped']}"),
-                (Reason.LOG_TROUBLE, main["trouble"]),
-            )
-            if line
-        ]
-    silent = node.candidacy.log_trouble
-    unanswered = f"no answer about the lease: {silent}" if silent else ""
-    refused = f"the settings were {node.last_reload}" if node.reload_refused else ""
-    own = (
-        (Reason.TURN_FAILED, node.candidacy.reason),
-        (Reason.LOG_TROUBLE, unanswered),
-        (Reason.SETTINGS_REFUSED, refused),
-        (Reason.TLS, network_trouble(network)),
-        (Reason.CLOCK, "" if node.player is None else client_clock_trouble(node.player.clock_ahead_s)),
+def player_told(node: PlayerNode, network: Network) -> PlayerTold:
+    return PlayerTold(
+        turn_failed=node.candidacy.reason,
+        lease_trouble=node.candidacy.log_trouble,
+        settings_refused=node.last_reload if node.reload_refused else "",
+        tls=network_trouble(network),
+        clock_ahead_s=None if node.player is None else node.player.clock_ahead_s,
     )
-    found["player"] = [(reason, line) for reason, line in own if line]
-    return {whose: each for whose, each in found.items() if each}
-
-
-def _of_target(target: Mapping[str, Any]) -> list[Trouble]:
-    """Return what is wrong with a target. Many partitions may have one cause, which is told once."""
-    found = [(Reason.TARGET_DOWN, f"no stream: {target['reason']}")] if target["reason"] else []
-    for reason, partitions in ((Reason.TARGET_HINDERED, target["hindered"]), (Reason.TARGET_SLOW, target["slow"])):
-        by_why: dict[str, list[str]] = {}
-        for partition, why in partitions.items():
-            by_why.setdefault(why, []).append(partition)
-        found += [(reason, f"{partition_words(numbers)}: {why}") for why, numbers in by_why.items()]
-    return found

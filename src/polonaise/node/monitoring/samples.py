@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import BadOption
 from polonaise.histogram import Histogram
@@ -46,6 +46,7 @@ def detail_in(query: Mapping[str, str]) -> Detail:
         raise BadOption("invalid value: partitions and clients take auto, all or none") from None
 
 
+M = TypeVar("M")
 HistogramSample: TypeAlias = tuple[tuple[int, ...], float]
 """The counts and the sum of a histogram."""
 Value: TypeAlias = float | HistogramSample
@@ -59,6 +60,12 @@ class Samples(dict[Metric, list[tuple[tuple[str, ...], Value]]]):
 
     def add(self, metric: Metric, value: float, *labels: object) -> None:
         self.setdefault(metric, []).append((tuple(map(str, labels)), value))
+
+    def add_read(self, reads: Mapping[Metric, Callable[[M], float | None]], measures: M) -> None:
+        """Add each metric that can be read from these measures."""
+        for metric, read in reads.items():
+            if (value := read(measures)) is not None:
+                self.add(metric, value)
 
     def add_reasons(self, found: Collection[Reason], known: Iterable[Reason]) -> None:
         """Add for which of the `known` reasons the node is not well."""

@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.client.protocol.groupleases import GROUP_LEASES, told_groups
 from polonaise.host import Clock
-from polonaise.node.condition import lacking_copies, server_reasons, without_spare
+from polonaise.node.condition import lacking_copies, without_spare
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.samples import Detail, Samples
-from polonaise.node.reasons import OF_SERVERS, Reason
+from polonaise.node.reasons import OF_SERVERS, Reason, ServerTold, server_reasons
 from polonaise.server.protocol.commit import losses_that_stop
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.server.serverhealth import ServerMeasures
+from polonaise.server.serverhealth import OwnHealth, ServerMeasures
 from polonaise.server.startingserver import AnyServer
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, ClientId, FailureReason, StorageId
 
@@ -108,9 +108,10 @@ _TURN_PARTITIONS_LISTED: Final = 25
 
 async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Samples:
     samples = Samples()
-    totals, measures = server.past_totals, server.measures()
+    measures = server.measures()
+    totals, connected = measures.totals, {name: node["connected"] for name, node in measures.own.storage.items()}
     partitions = list(server.partitions.values())
-    # All of these are counted, even those that leave while this runs: `past_totals`, read above, lacks their totals.
+    # All of these are counted, even those that leave while this runs: the totals read above lack theirs.
     listed = detail.partitions.lists(len(partitions))
     samples.add(metrics.LISTED, int(listed))
     mounts = sum(len(served.owner.feeds.mounts) for served in partitions)
@@ -118,7 +119,7 @@ async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Sam
     turn = _TURN_PARTITIONS_LISTED if listed else _TURN_PARTITIONS
     sums = _Sums()
     for number, served in enumerate(partitions, 1):
-        seen = look_at(served.owner, clock.monotonic_s(), server.replication_factor, measures.storage_connected)
+        seen = look_at(served.owner, clock.monotonic_s(), server.replication_factor, connected)
         sums.add(served, seen)
         for name, count in served.totals().items():  # in a fraction of the time that `Counter.update` takes
             totals[name] += count
@@ -130,96 +131,58 @@ async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Sam
                 samples.add(metrics.CLIENT_LAG, lag, served.partition, client)
         if number % turn == 0:
             await asyncio.sleep(0)
-    _add_totals(samples, server, measures, totals)
+    samples.add_read(metrics.READ_OF_SERVER, measures)
+    _add_totals(samples, server, measures)
     _add_archive(samples, measures, clock)
-    _add_reasons(samples, server, sums.reasons)
+    _add_reasons(samples, server, measures.own, sums.reasons)
     sums.add_to(samples)
     return samples
 
 
-def _add_reasons(samples: Samples, server: AnyServer, of_partitions: Set[Reason]) -> None:
-    own = server.own_health()
-    scrub = own["fragments_scrub"]
-    found = {*of_partitions, *(reason for reason, _ in server_reasons(own))}
+def _add_reasons(samples: Samples, server: AnyServer, own: OwnHealth, of_partitions: Set[Reason]) -> None:
+    found = {*of_partitions, *(reason for reason, _ in server_reasons(ServerTold(own, bool(server.partitions))))}
     if not server.followed:
         found.add(Reason.COORDINATOR)
-    if own["fragments_missing"]:
+    if own.fragments_missing:
         found.add(Reason.FRAGMENTS_MISSING)
-    if own["fragments_failed"]:
+    if own.fragments_failed:
         found.add(Reason.FRAGMENTS_UNREADABLE)
-    if scrub is not None and server.partitions:
-        found |= {Reason.FRAGMENTS_UNREADABLE} if scrub["trouble"] else set()
-        found |= {Reason.FRAGMENT_DAMAGE} if scrub["unrepaired"] else set()
+    if own.fragments_scrub is not None and own.fragments_scrub["unrepaired"] and server.partitions:
+        found.add(Reason.FRAGMENT_DAMAGE)
     samples.add_reasons(found, OF_SERVERS)
 
 
-def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
-    add = samples.add
-    add(metrics.TRANSACTIONS, totals["committed_transactions"])
-    add(metrics.BATCHES, totals["committed_batches"])
-    add(metrics.BYTES, totals["committed_bytes"])
+def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures) -> None:
+    add, own, totals = samples.add, measures.own, measures.totals
     samples.add_histogram(metrics.APPEND_SECONDS, measures.latencies)
     for reason in FailureReason:
         add(metrics.FAILED, totals[f"failed_{reason.name.lower()}"], reason.name.lower())
-    add(metrics.VOID, totals["void_appends"])
     for code, count in sorted(measures.refused.items()):
         add(metrics.REFUSED, count, code)
     unsure = {"before_session": totals["conflicts_before_session"], "table": totals["conflicts_by_table"]}
     add(metrics.CONFLICTS, totals["conflicts"] - sum(unsure.values()), "certain")
     for certainty, count in unsure.items():
         add(metrics.CONFLICTS, count, certainty)
-    add(metrics.SESSIONS, totals["sessions"])
-    add(metrics.FAULTS, totals["faults"])
-    add(metrics.CACHE_HITS, totals["cache_hits"])
-    add(metrics.CACHE_MISSES, totals["cache_misses"])
-    add(metrics.CONNECTIONS, measures.connections)
-    add(metrics.CONNECTIONS_BYTES, measures.connections_bytes)
-    add(metrics.CUT_OFF, measures.connections_cut_off)
-    add(metrics.REQUESTS, measures.requests)
-    for name, connected in measures.storage_connected.items():
-        add(metrics.CONNECTED, int(connected), name)
-    for name, resent in measures.storage_resent.items():
-        if resent is not None:
-            add(metrics.RESENT, resent, name)
-    if server.followed or measures.coordinator_trouble:
-        add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
-    add(metrics.GIVEN_UP, measures.given_up)
-    if measures.missing_servers is not None:
-        add(metrics.MISSING_SERVERS, measures.missing_servers)
+    for name, node in own.storage.items():
+        add(metrics.CONNECTED, int(node["connected"]), name)
+        if "resent_to" in node:
+            add(metrics.RESENT, node["resent_to"], name)
+    if server.followed or own.coordinator:
+        add(metrics.COORDINATOR_TROUBLE, int(bool(own.coordinator)))
     for address, serves in measures.coordinator_servers.items():
         add(metrics.COORDINATOR_SERVER_UP, int(serves), address)
-    add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)
         add(metrics.CLUSTER_PARTITIONS, measures.cluster.total, measures.cluster.label)
-    clock = measures.clock
-    for name, offset_s in clock["storage"].items():
+    for name, offset_s in own.clock["storage"].items():
         add(metrics.CLOCK_OFFSET, offset_s, name)
-    if clock["coordinator"] is not None:
-        add(metrics.COORDINATOR_CLOCK_OFFSET, clock["coordinator"])
-    if clock["unfit"] is not None:
-        add(metrics.CLOCK_UNFIT, int(clock["unfit"]))
-    add(metrics.CLOCK_NOT_BELIEVED, clock["not_believed_s"])
-    add(metrics.CLOCK_JUMPS, clock["jumps"])
-    copies = measures.copies
-    add(metrics.COPIED_BYTES, copies["bytes"])
-    add(metrics.COPY_RATE, copies["bytes_per_s"])
-    add(metrics.COPIES, copies["under_way"])
-    add(metrics.COPIES_WAITING, copies["waiting"])
 
 
 def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> None:
-    add, archive = samples.add, measures.archive
-    if archive is not None:
-        if archive.transactions is not None:
-            add(metrics.ARCHIVE_LAG, archive.transactions)
-        if archive.due_us is not None:
-            age_s = (clock.wall_us() - archive.due_us) / 1e6 if archive.due_us else 0.0
-            add(metrics.ARCHIVE_LAG_SECONDS, max(0.0, age_s))
-        add(metrics.ARCHIVE_LAG_UNKNOWN, archive.unknown)
-    if measures.store_trouble is not None:
-        add(metrics.STORE_AWAY, int(bool(measures.store_trouble)))
-    scrub = measures.fragments_scrub
+    add, archive, scrub = samples.add, measures.archive, measures.own.fragments_scrub
+    if archive is not None and archive.due_us is not None:
+        age_s = (clock.wall_us() - archive.due_us) / 1e6 if archive.due_us else 0.0
+        add(metrics.ARCHIVE_LAG_SECONDS, max(0.0, age_s))
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
         add(metrics.FRAGMENTS_DAMAGED, scrub["found"])
