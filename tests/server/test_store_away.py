@@ -57,6 +57,10 @@ class TwoWays(Town):
     def nodes(self) -> list[Node]:
         return self.cluster.servers
 
+    def store_trouble(self, number: int) -> str:
+        """Return why a server can't use the store."""
+        return self.at(number).measures().own.fragments_trouble
+
     def at(self, number: int) -> Server:
         return self.cluster.owners[self.nodes[number].name]
 
@@ -119,16 +123,13 @@ async def test_a_server_that_starts_without_its_store_is_given_nothing_until_it_
     await town.all_served(0)
     gone(town.stores[1])
     town.nodes[1].let_up()
-    await town.until(lambda: town.nodes[1].running and town.at(1).followed and town.at(1).parts.store_trouble)
+    await town.until(lambda: town.nodes[1].running and town.at(1).followed and town.store_trouble(1))
     for _ in range(int(LONG_S)):
         assert town.served(0) == [*range(PARTITIONS)]
         await asyncio.sleep(1.0)
     (why,) = server_troubles(town.at(1).health())
     assert "the fragment store is away" in why
-    assert (
-        town.at(1).parts.store_trouble
-        in ObservedServer(lambda: town.at(1), town.at(1).parts.shared.host.clock).not_ready()
-    )
+    assert town.store_trouble(1) in ObservedServer(lambda: town.at(1), town.at(1).parts.shared.host.clock).not_ready()
     assert town.at(1).given_up == frozenset(), "it has not served any"
     back(town.stores[1])
     await town.shared()
@@ -141,7 +142,7 @@ async def test_what_a_server_took_over_and_cant_start_goes_to_the_next_that_can(
     town: TwoWays, *, gone: Callable[[SimulatedStore], None]
 ) -> None:
     gone(town.stores[1])
-    await town.until(lambda: town.at(1).parts.store_trouble)
+    await town.until(lambda: town.store_trouble(1))
     held_down(town.nodes[0])
     await town.until(lambda: len(town.at(1).partitions) == PARTITIONS)
     assert len(town.served(1)) == PARTITIONS // 2, "it goes on with what it served"
@@ -154,7 +155,7 @@ async def test_what_a_server_took_over_and_cant_start_goes_to_the_next_that_can(
 async def test_where_the_store_is_away_for_all_nothing_moves(town: TwoWays) -> None:
     for store in town.stores:
         store.unmounted = True
-    await town.until(lambda: town.at(0).parts.store_trouble and town.at(1).parts.store_trouble)
+    await town.until(lambda: town.store_trouble(0) and town.store_trouble(1))
     first = [town.served(number) for number in range(2)]
     await asyncio.sleep(LONG_S)
     assert [town.served(number) for number in range(2)] == first
@@ -176,7 +177,7 @@ async def test_where_the_store_is_away_for_all_nothing_moves(town: TwoWays) -> N
 async def test_the_stop_of_a_server_is_not_cleared_while_no_other_could_take_over(town: TwoWays) -> None:
     assert not any(each.stops for each in safe_to_stop(await town.status(), None))
     town.stores[1].unmounted = True
-    await town.until(lambda: town.at(1).parts.store_trouble)
+    await town.until(lambda: town.store_trouble(1))
     status = await town.status()
     assert status.wellness == Wellness.DEGRADED
     unsafe = {each.node: each.stops for each in safe_to_stop(status, None) if each.stops}
@@ -186,7 +187,7 @@ async def test_the_stop_of_a_server_is_not_cleared_while_no_other_could_take_ove
     assert "the fragment store is away" in stops[0]
     assert any("the fragment store is away" in line for each in status.servers for line in each.troubles)
     town.stores[1].unmounted = False
-    await town.until(lambda: not town.at(1).parts.store_trouble)
+    await town.until(lambda: not town.store_trouble(1))
     assert not any(each.stops for each in safe_to_stop(await town.status(), None))
 
 
@@ -232,7 +233,7 @@ async def test_no_second_store_is_begun_while_the_server_with_the_store_owns_not
             pass
 
     town.nodes[0].let_up()
-    await town.until(lambda: town.nodes[0].running and town.at(0).followed and town.at(0).parts.store_trouble)
+    await town.until(lambda: town.nodes[0].running and town.at(0).followed and town.store_trouble(0))
     assert town.served(1) == [*range(PARTITIONS)]
     with pytest.raises(NotFound, match="its servers have a store already"):
         await town.application("archivist", begin)

@@ -22,7 +22,7 @@ from polonaise.node.reasons import (
     storage_reasons,
     store_away,
 )
-from polonaise.storage.measures import StorageHealth
+from polonaise.storage.measures import StorageNodeHealth
 from polonaise.terms import NO_TRANSACTION, PartitionId, counted
 
 
@@ -62,7 +62,7 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document."""
-    return lines_of(storage_reasons(StorageHealth.told(health)))
+    return lines_of(storage_reasons(StorageNodeHealth.told(health)))
 
 
 def why_not_serving(told: ServerTold) -> list[str]:
@@ -75,7 +75,7 @@ def why_not_serving(told: ServerTold) -> list[str]:
 
 def why_not_writing(health: Mapping[str, Any]) -> list[str]:
     """Return why a storage node can't write to any partition, by its health document."""
-    return [line for reason, line in storage_reasons(StorageHealth.told(health)) if reason.declared.disables]
+    return [line for reason, line in storage_reasons(StorageNodeHealth.told(health)) if reason.declared.disables]
 
 
 def condition_of(
@@ -96,7 +96,7 @@ def condition_of(
     # a copy of each partition.
     members = health.get("members")
     left_out = {
-        name: hanging_disk(StorageHealth.told(node))
+        name: hanging_disk(StorageNodeHealth.told(node))
         or node["error"]
         or node.get("unavailable", {}).get(str(partition))
         or late.get(name)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.server.expectedservers import missing_server
 from polonaise.server.serverhealth import OwnHealth
-from polonaise.storage.measures import StorageHealth
+from polonaise.storage.measures import StorageNodeHealth
 from polonaise.terms import Generation, PartitionId, SessionId, TransactionId, clock_words, partition_words
 
 _NAMED_MAX: Final = 8
@@ -139,7 +139,7 @@ class Condition(NamedTuple):
 # ---------------------------------------------------------------------- what says a reason
 
 
-def _full_disk(node: StorageHealth) -> str:
+def _full_disk(node: StorageNodeHealth) -> str:
     free_bytes = (node.disk or {}).get("free_bytes")
     if free_bytes is not None and free_bytes < _FULL_BYTES:
         return f"the disk of {node.directory} is full: archive and trim the log, or give it a larger disk"
@@ -152,7 +152,7 @@ def _full_disk(node: StorageHealth) -> str:
     return ""
 
 
-def hanging_disk(node: StorageHealth) -> str:
+def hanging_disk(node: StorageNodeHealth) -> str:
     """Return that the disk of a storage node hangs, if it does."""
     if node.disk_waits_s < _DISK_HANGS_S:
         return ""
@@ -162,7 +162,7 @@ def hanging_disk(node: StorageHealth) -> str:
     )
 
 
-def _unusable(node: StorageHealth) -> Said:
+def _unusable(node: StorageNodeHealth) -> Said:
     return (f"partition {partition} can't be used: {why}" for partition, why in node.unavailable.items())
 
 
@@ -280,7 +280,7 @@ def _by_why(partitions: Mapping[str, str]) -> Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredReason:
     """All that is to be said of one reason."""
 
     word: str
@@ -291,7 +291,7 @@ class Declared:
     """What says it of a server as a whole; None if nothing does, as with those below."""
     partition: Callable[[Condition], Said] | None = None
     """What says it of a partition of a server."""
-    storage: Callable[[StorageHealth], Said] | None = None
+    storage: Callable[[StorageNodeHealth], Said] | None = None
     """What says it of a storage node."""
     player: Callable[[PlayerTold], Said] | None = None
     """What says it of the process of a player."""
@@ -320,39 +320,39 @@ class Declared:
 class Reason(enum.StrEnum):
     """What can be wrong with a node. What is wrong with one thing is told in this order."""
 
-    declared: Declared
+    declared: DeclaredReason
 
-    def __new__(cls, declared: Declared) -> Reason:
+    def __new__(cls, declared: DeclaredReason) -> Reason:
         reason = str.__new__(cls, declared.word)
         reason._value_, reason.declared = declared.word, declared
         return reason
 
     # fmt: off
-    PARTITION_NOT_READY = Declared(
+    PARTITION_NOT_READY = DeclaredReason(
         "partition_not_ready", "A partition takes no appends.", partition=lambda it: it.waits_for,
         metrics="`polonaise_server_partitions`", alerts=("PolonaisePartitionsNotReady",),
     )
-    REPLICA_LEFT_OUT = Declared(
+    REPLICA_LEFT_OUT = DeclaredReason(
         "replica_left_out", "A member of a partition is not engaged, or a storage node is not connected.",
         partition=lambda it: (f"{name} is not engaged: {why}" for name, why in it.left_out.items()),
         metrics="`polonaise_server_under_replicated_partitions`, `polonaise_server_storage_connected`",
         alerts=("PolonaiseUnderReplicated", "PolonaiseStorageDisconnected"),
     )
-    COPIES = Declared(
+    COPIES = DeclaredReason(
         "copies", "A partition has fewer copies than it is to have, or more.", partition=lambda it: it.lacking,
         metrics="`polonaise_server_under_replicated_partitions` for fewer, `polonaise_node_degraded` for more",
         alerts=("PolonaiseUnderReplicated", "PolonaiseNodeDegraded"),
     )
-    NO_SPARE = Declared(
+    NO_SPARE = DeclaredReason(
         "no_spare", "With one more loss a partition would lack the copies or zones that commits need.",
         partition=lambda it: it.no_spare,
     )
-    DIRECTORY_GONE = Declared(
+    DIRECTORY_GONE = DeclaredReason(
         "directory_gone", "The node has lost its directory.", storage=lambda node: node.gone, disables=True,
         metrics="`polonaise_storage_directory_gone`, `polonaise_node_ready`",
         alerts=("PolonaiseStorageDirectoryGone", "PolonaiseNodeNotReady"),
     )
-    DISK_FULL = Declared(
+    DISK_FULL = DeclaredReason(
         "disk_full",
         "The disk has less than 1 MiB left, or within the last minute something that was to be stored found no room, "
         "as with a quota, a limit of file sizes (`ulimit -f`), or a batch larger than what is left. The node is ready: "
@@ -360,46 +360,46 @@ class Reason(enum.StrEnum):
         metrics="`polonaise_storage_disk_free_bytes`, `polonaise_node_degraded`",
         alerts=("PolonaiseDiskFillsUp", "PolonaiseNodeDegraded"),
     )
-    DISK_HANGS = Declared(
+    DISK_HANGS = DeclaredReason(
         "disk_hangs",
         "The disk has not done for five seconds what it was asked for, as with a frozen file system or a device that "
         "is away. The node is ready: what it has in memory is served. It goes on by itself once the disk does.",
         storage=hanging_disk, disables=True,
         metrics="`polonaise_storage_disk_waits_seconds`", alerts=("PolonaiseDiskHangs",),
     )
-    TURN_FAILED = Declared(
+    TURN_FAILED = DeclaredReason(
         "turn_failed", "The last turn of the process has ended by a fault.", player=lambda told: told.turn_failed,
         metrics="`polonaise_player_state`", alerts=("PolonaisePlayerNotActive",),
     )
-    PARTITION_STOPPED = Declared(
+    PARTITION_STOPPED = DeclaredReason(
         "partition_stopped", "Nothing more of a partition is delivered.",
         played=lambda main: main["stopped"] and f"stopped: {main['stopped']}",
         metrics="`polonaise_player_stopped_partitions`", alerts=("PolonaisePlayerStopped",),
     )
-    LOG_TROUBLE = Declared(
+    LOG_TROUBLE = DeclaredReason(
         "log_trouble", "The log does not answer.", played=lambda main: main["trouble"],
         player=lambda told: told.lease_trouble and f"no answer about the lease: {told.lease_trouble}",
         metrics="`polonaise_player_log_trouble_partitions`, for a standby `polonaise_node_ready`",
         alerts=("PolonaisePlayerLogTrouble", "PolonaiseNodeNotReady"),
     )
-    SETTINGS_REFUSED = Declared(
+    SETTINGS_REFUSED = DeclaredReason(
         "settings_refused", "The settings that were read last are wrong.",
         player=lambda told: told.settings_refused and f"the settings were {told.settings_refused}",
         metrics="`polonaise_player_settings_refused`", alerts=("PolonaisePlayerSettingsRefused",),
     )
-    TARGET_DOWN = Declared(
+    TARGET_DOWN = DeclaredReason(
         "target_down", "A target has no stream.", target=lambda it: it["reason"] and f"no stream: {it['reason']}",
         metrics="`polonaise_player_target_up`", alerts=("PolonaiseTargetDown",),
     )
-    TARGET_HINDERED = Declared(
+    TARGET_HINDERED = DeclaredReason(
         "target_hindered", "Something keeps a target from getting all.", target=lambda it: _by_why(it["hindered"]),
         metrics="`polonaise_player_target_hindered_partitions`", alerts=("PolonaiseTargetHindered",),
     )
-    TARGET_SLOW = Declared(
+    TARGET_SLOW = DeclaredReason(
         "target_slow", "A target takes long, and goes on.", target=lambda it: _by_why(it["slow"]),
         metrics="`polonaise_player_target_slow_partitions`", alerts=("PolonaiseTargetSlow",),
     )
-    COORDINATOR = Declared(
+    COORDINATOR = DeclaredReason(
         "coordinator",
         "The coordinator is not reached, and the server may own nothing meanwhile; or one of its values is missing or "
         "damaged.",
@@ -407,86 +407,86 @@ class Reason(enum.StrEnum):
         metrics="`polonaise_server_coordinator_trouble`, `polonaise_node_ready`",
         alerts=("PolonaiseCoordinatorTrouble", "PolonaiseCoordinatorAway", "PolonaiseNodeNotReady"),
     )
-    GIVEN_UP = Declared(
+    GIVEN_UP = DeclaredReason(
         "given_up",
         "The server has given up partitions that it can't serve, and nobody else serves them; the line says what keeps "
         "it from that.",
         server=_given_up, disables=True,
         metrics="`polonaise_server_given_up_partitions`", alerts=("PolonaisePartitionsGivenUp",),
     )
-    COORDINATOR_SERVER = Declared(
+    COORDINATOR_SERVER = DeclaredReason(
         "coordinator_server", "A server of ZooKeeper does not serve.", server=lambda it: it.own.coordinator_servers,
         metrics="`polonaise_server_coordinator_server_up`", alerts=("PolonaiseCoordinatorServerDown",),
     )
-    NAMESAKE = Declared("namesake", "Another server has the same name.", server=lambda it: it.own.namesake)
-    MISSING_SERVER = Declared(
+    NAMESAKE = DeclaredReason("namesake", "Another server has the same name.", server=lambda it: it.own.namesake)
+    MISSING_SERVER = DeclaredReason(
         "missing_server", "Another server that the cluster is to have is not registered.", server=_missing_servers,
         metrics="`polonaise_server_missing_servers`", alerts=("PolonaiseServerMissing",),
     )
-    UNREACHABLE = Declared(
+    UNREACHABLE = DeclaredReason(
         "unreachable", "Nobody can connect to the node, because what it listens at was taken away.",
         server=lambda it: it.own.unreachable, storage=lambda node: node.unreachable, disables=True,
         metrics="`polonaise_node_ready`", alerts=("PolonaiseNodeNotReady",),
     )
-    FRAGMENTS_UNREADABLE = Declared(
+    FRAGMENTS_UNREADABLE = DeclaredReason(
         "fragments_unreadable",
         "The fragment store can't be read, or a read of its fragments fails by a mistake of Polonaise.",
         server=_unreadable_fragments, partition=lambda it: it.failed, disables=True,
         metrics="`polonaise_server_fragment_store_away`, `polonaise_server_fragment_scrub_trouble`",
         alerts=("PolonaiseFragmentsUnreadable",),
     )
-    TLS = Declared(
+    TLS = DeclaredReason(
         "tls", "A file of TLS can't be used, expires soon, or has expired.",
         server=lambda it: it.own.tls, storage=lambda node: node.tls, player=lambda told: told.tls,
         metrics="`polonaise_node_certificate_expires_timestamp_seconds` for the latter two, `polonaise_node_degraded`",
         alerts=("PolonaiseCertificateExpires", "PolonaiseNodeDegraded"),
     )
-    CLOCK = Declared(
+    CLOCK = DeclaredReason(
         "clock", "The clock of the server, of a storage node or of a player's machine is off.",
         server=clock_trouble, player=lambda told: client_clock_trouble(told.clock_ahead_s),
         metrics="`polonaise_server_clock_unfit`, `polonaise_server_clock_not_believed_seconds`, "
         "`polonaise_server_clock_offset_seconds`, `polonaise_player_clock_offset_seconds`",
         alerts=("PolonaiseClockOff", "PolonaiseClocksDiffer"),
     )
-    CUT_OFF = Declared(
+    CUT_OFF = DeclaredReason(
         "cut_off", "The server reaches none of the storage nodes.", server=_cut_off, disables=True,
         metrics="`polonaise_server_storage_connected`",
         alerts=("PolonaiseStorageDisconnected", "PolonaiseNodeNotReady"),
     )
-    STRANGER = Declared(
+    STRANGER = DeclaredReason(
         "stranger", "A server of another cluster was refused within the last minute.",
         storage=lambda node: node.refused,
     )
-    REPLICA_UNUSABLE = Declared(
+    REPLICA_UNUSABLE = DeclaredReason(
         "replica_unusable", "A replica can't be used.", storage=_unusable,
         metrics="`polonaise_storage_partitions`", alerts=("PolonaiseReplicasUnusable",),
     )
-    PACKETS_LOST = Declared(
+    PACKETS_LOST = DeclaredReason(
         "packets_lost", "The network loses packets, or a node is stopped at times.",
         server=_lost_on_the_way, storage=lambda node: _losses("server", node.resent),
         metrics="`polonaise_server_storage_resent_ratio`, at storage nodes `polonaise_node_degraded`",
         alerts=("PolonaisePacketsLost", "PolonaiseNodeDegraded"),
     )
-    DAMAGE = Declared(
+    DAMAGE = DeclaredReason(
         "damage",
         "The scrub found a damage that is not repaired. Health of servers names it as well, their metrics don't.",
         partition=lambda it: (_unrepaired(name, scrub) for name, scrub in it.scrub.items()),
         storage=lambda node: _unrepaired(node.directory, node.scrub),
         metrics="`polonaise_storage_damages_unrepaired`", alerts=("PolonaiseDamageFound",),
     )
-    FRAGMENT_DAMAGE = Declared(
+    FRAGMENT_DAMAGE = DeclaredReason(
         "fragment_damage",
         "A fragment is damaged, and not repaired, or can't be used, as where others contradict it: the scrub found "
         "that, or a read.", partition=_unrepaired_fragments,
         metrics="`polonaise_server_fragments_unrepaired`", alerts=("PolonaiseDamageFound",),
     )
-    FRAGMENTS_MISSING = Declared(
+    FRAGMENTS_MISSING = DeclaredReason(
         "fragments_missing",
         "Ids of a partition were trimmed, and no fragment in the store holds them: bring the fragments back, or the "
         "store that has them.",
         partition=lambda it: it.missing,
     )
-    TIMES_STAND_STILL = Declared(
+    TIMES_STAND_STILL = DeclaredReason(
         "times_stand_still", "The commit times of a partition stand still.", partition=lambda it: it.times,
         metrics="`polonaise_server_times_stand_still_partitions`", alerts=("PolonaiseCommitTimesStandStill",),
     )
@@ -521,7 +521,7 @@ def server_reasons(told: ServerTold) -> list[Trouble]:
     return _found(_SERVER, told)
 
 
-def storage_reasons(node: StorageHealth) -> list[Trouble]:
+def storage_reasons(node: StorageNodeHealth) -> list[Trouble]:
     """Return all that is wrong with a storage node."""
     return _found(_STORAGE, node)
 

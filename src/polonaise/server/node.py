@@ -223,11 +223,6 @@ class ServerParts:
     health: ServerHealth
     connections: ClientConnections
 
-    @property
-    def store_trouble(self) -> str:
-        """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
-        return (self.fragments and self.fragments.store.trouble) or ""
-
     def measures(self) -> ServerMeasures:
         shared, fragments = self.shared, self.fragments
         return ServerMeasures(

@@ -35,7 +35,7 @@ class ReplicaMeasures(NamedTuple):
     """The memory that these messages take, in bytes."""
 
 
-class StorageHealth(NamedTuple):
+class StorageNodeHealth(NamedTuple):
     """The health of a storage node: the fields of a JSON document, in order. No trouble is an empty text.
 
     What a node of an older version does not tell has its default.
@@ -72,7 +72,7 @@ class StorageHealth(NamedTuple):
     """The sums of `PartitionReplica.counts` over all partitions, by the same names, since the node's start."""
 
     @classmethod
-    def told(cls, document: Mapping[str, Any]) -> StorageHealth:
+    def told(cls, document: Mapping[str, Any]) -> StorageNodeHealth:
         """Return the health in a document, which a node of another version, or a server, may have written."""
         return cls(**{name: document[name] for name in cls._fields if name in document})
 
@@ -80,7 +80,7 @@ class StorageHealth(NamedTuple):
 class StorageMeasures(NamedTuple):
     """Measurements of a storage node as a whole at one moment."""
 
-    health: StorageHealth
+    health: StorageNodeHealth
     scrubbed: Scrubbed
     """What the scrub has done and found."""
     syncs: Histogram

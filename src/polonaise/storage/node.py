@@ -42,7 +42,7 @@ from polonaise.storage.clusternote import (
     write_note,
 )
 from polonaise.storage.files import NAME_FILE, check_name, read_name, write_name
-from polonaise.storage.measures import NoRoom, StorageHealth, StorageMeasures, Strangers
+from polonaise.storage.measures import NoRoom, StorageMeasures, StorageNodeHealth, Strangers
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
@@ -528,7 +528,7 @@ class StorageNode:
             counts.update(replica.counts)
             if (fault := replica.fault or replica.loss) is not None and len(unavailable) < _UNAVAILABLE_MAX:
                 unavailable[str(partition)] = str(fault)
-        health = StorageHealth(
+        health = StorageNodeHealth(
             name=self.name,
             directory=self._settings.directory,
             gone=str(self._gone or ""),

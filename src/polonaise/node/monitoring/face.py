@@ -10,13 +10,13 @@ from typing import Any, Final, Protocol
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expired, certificate_expires_s, unreachable
-from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, why_not_serving
+from polonaise.node.condition import HealthStatus, conditions_in, why_not_serving
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
 from polonaise.node.monitoring.samples import Detail, Samples, detail_in
 from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
-from polonaise.node.reasons import Reason, ServerTold, lines_of, server_reasons, storage_reasons
+from polonaise.node.reasons import Reason, ServerTold, Trouble, lines_of, server_reasons, storage_reasons
 from polonaise.redaction import redacted
 from polonaise.server.startingserver import AnyServer
 from polonaise.storage.node import StorageNode
@@ -79,28 +79,31 @@ class ObservedServer:
     async def health(self) -> dict[str, Any]:
         server = self._present()
         document = await server.checked_health() if server.followed else server.health()
-        conditions = conditions_in(document)
-        of_partitions = {str(each.partition): found for each in conditions.values() if (found := each.reasons)}
+        conditions = conditions_in(document).values()
+        found = {str(each.partition): reasons for each in conditions if (reasons := each.reasons)}
         own = server_reasons(ServerTold.of(document))
         if not own and not server.followed:
             own = [(Reason.COORDINATOR, server.waits_for)]
-        reasons = {reason for found in (own, *of_partitions.values()) for reason, _ in found}
-        problems = {partition: lines_of(each) for partition, each in of_partitions.items()}
         if own:
-            problems["server"] = lines_of(own)
-        status, not_ready = health_status_of(conditions.values()), self.not_ready()
-        if not_ready:
-            status = HealthStatus.NOT_READY
-        elif own and status is HealthStatus.OK:
-            status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
-        return {**_verdict(status, not_ready, reasons, problems), **document}
+            found["server"] = own
+        problems = {whose: lines_of(each) for whose, each in found.items()}
+        waits = not all(each.ready for each in conditions)
+        return {**verdict(self.not_ready(), found.values(), problems, waits=waits), **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await server_samples(self._present(), self._clock, detail)
 
 
-def _verdict(status: HealthStatus, not_ready: str, reasons: Iterable[Reason], problems: Any) -> dict[str, Any]:
-    return {"status": status.value, "ready": not not_ready, "reasons": sorted(reasons), "problems": problems}
+def verdict(
+    not_ready: str, found: Iterable[Iterable[Trouble]], problems: Any, *, waits: bool = False
+) -> dict[str, Any]:
+    """Return what a health document begins with: a node is ready unless it is `not_ready`.
+
+    With `waits`, something in it is not ready, whatever the node says.
+    """
+    reasons = sorted({reason for troubles in found for reason, _ in troubles})
+    status = HealthStatus.NOT_READY if not_ready or waits else HealthStatus.DEGRADED if reasons else HealthStatus.OK
+    return {"status": status.value, "ready": not not_ready, "reasons": reasons, "problems": problems}
 
 
 def _not_ready(waits: Mapping[PartitionId, str]) -> str:
@@ -133,9 +136,8 @@ class ObservedStorage:
 
     async def health(self) -> dict[str, Any]:
         health = self._node.measures().health
-        found, not_ready = storage_reasons(health), self.not_ready()
-        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if found else HealthStatus.OK
-        return {**_verdict(status, not_ready, {reason for reason, _ in found}, lines_of(found)), **health._asdict()}
+        found = storage_reasons(health)
+        return {**verdict(self.not_ready(), [found], lines_of(found)), **health._asdict()}
 
     async def samples(self, detail: Detail) -> Samples:
         return await storage_samples(self._node, await self._ask_space(), detail)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from polonaise.host import Host, Network, network_trouble
-from polonaise.node.condition import HealthStatus
 from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.face import verdict
 from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.playernode import PlayerNode
 from polonaise.node.reasons import OF_PLAYERS, PlayerTold, lines_of, player_reasons
@@ -38,13 +38,8 @@ class ObservedPlayer:
         told = {"targets": {}, "partitions": {}} if player is None else player.health()
         found = player_reasons(player_told(node, self._host.network), told)
         problems = {whose: lines_of(each) for whose, each in found.items()}
-        not_ready = self.not_ready()
-        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
         return {
-            "status": status.value,
-            "ready": not not_ready,
-            "reasons": sorted({reason for each in found.values() for reason, _ in each}),
-            "problems": problems,
+            **verdict(self.not_ready(), found.values(), problems),
             "player": node.loaded.plan.name,
             "state": candidacy.state.value,
             "active": node.active,
