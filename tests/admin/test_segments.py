@@ -109,26 +109,18 @@ def test_a_body_that_its_writer_summed_otherwise_is_damage_in_a_batch_that_is_wh
     assert "CRC" in damage.what
 
 
-def test_a_missing_segment_is_damage(storage: Path) -> None:
-    segments(storage)[1].unlink()
-    (report,) = verified(storage)
-    (damage,) = report.damages
-    assert damage.transaction == 6
-    assert "missing" in damage.what
-
-
-def test_a_missing_last_segment_is_known_from_the_control_file(storage: Path) -> None:
-    segments(storage)[2].unlink()
-    (report,) = verified(storage)
-    (damage,) = report.damages
-    assert damage.transaction == 12
-    assert "17 had been synced" in damage.what
-
-
-def test_that_all_segments_are_missing_is_damage_too(storage: Path) -> None:
-    for path in segments(storage):
+@pytest.mark.parametrize(
+    ("missing", "damaged", "told"),
+    [([1], 6, "missing"), ([2], 12, "17 had been synced"), ([0, 1, 2], 0, "17 had been synced")],
+    ids=["one amid others", "the last", "all"],
+)
+def test_a_missing_segment_is_damage(storage: Path, missing: list[int], damaged: int, told: str) -> None:
+    for path in [segments(storage)[number] for number in missing]:
         path.unlink()
-    assert first_damaged(storage) == 0
+    (report,) = verified(storage)
+    (damage,) = report.damages
+    assert damage.transaction == damaged
+    assert told in damage.what
 
 
 def test_a_synced_end_that_was_cut_off_is_damage(storage: Path) -> None:

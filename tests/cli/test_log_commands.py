@@ -78,9 +78,10 @@ def test_append_takes_lines_a_file_or_all_of_standard_input(shell: Shell, tmp_pa
     assert bodies(shell) == [b"one", b"", b"two", b"three", b"\0\xff\n", b"all\nof it\n"]
 
 
-def test_nothing_on_standard_input_appends_nothing(shell: Shell) -> None:
+@pytest.mark.parametrize("nothing", [b"", b"\xef\xbb\xbf"], ids=["no byte", "a byte order mark alone"])
+def test_nothing_on_standard_input_appends_nothing(shell: Shell, nothing: bytes) -> None:
     shell.cluster()
-    assert shell.run("log", "append", LOG) == (0, "", "")
+    assert shell.run("log", "append", LOG, stdin=nothing) == (0, "", "")
     assert bodies(shell) == []
 
 
@@ -92,12 +93,6 @@ def test_lines_are_those_that_another_system_has_written(shell: Shell) -> None:
         for each in shell.run("log", "read", LOG, "--json").objects
     ]
     assert bodies == [b"one", b"two\rhalves", "\ufeffthree".encode()]
-
-
-def test_a_file_of_a_byte_order_mark_alone_has_no_lines(shell: Shell) -> None:
-    shell.cluster()
-    assert shell.run("log", "append", LOG, stdin=b"\xef\xbb\xbf") == (0, "", "")
-    assert bodies(shell) == []
 
 
 @pytest.mark.parametrize("end", [b"", b"\nnext"], ids=["the last line", "a line amid others"])
@@ -366,12 +361,6 @@ def test_an_output_that_takes_no_more_than_ascii(shell: Shell, monkeypatch: pyte
     assert json.loads(lines[2])["data"] == "é"
 
 
-def test_an_empty_log(shell: Shell) -> None:
-    shell.cluster()
-    for verb in ("read", "tail"):
-        assert shell.run("log", verb, LOG) == (0, "", "")
-
-
 def test_partitions_that_are_not_there(filled: Shell) -> None:
     for verb in ("read", "tail"):
         filled.refuses("log", verb, LOG, code="bad_option", naming="the log has 3 partitions")
@@ -467,6 +456,7 @@ def test_many_partitions_are_blamed_only_where_no_reason_is_known(
     assert "--timeout" in said.errors
 
 
+@pytest.mark.exhaustive  # of commands
 @pytest.mark.parametrize("verb", ["append", "read", "tail", "health", "high-water-mark", "registers"])
 def test_the_time_in_which_a_log_was_found_counts(shell: Shell, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = shell.cluster()

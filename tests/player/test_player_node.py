@@ -330,19 +330,17 @@ def active(candidacy: Candidacy, now_s: float) -> None:
     candidacy.started(7, now_s)
 
 
-def test_a_lost_lease_is_waited_for_at_once() -> None:
+@pytest.mark.parametrize(
+    ("end", "pause_s"),
+    [(TurnEnd.LEASE_LOST, 0.0), (TurnEnd.REPLACED, 5.0), (TurnEnd.MISTAKEN, None)],
+    ids=["not, as it waits for the lease", "as long as a lease", "for ever: the process ends"],
+)
+def test_how_long_a_process_pauses_after_a_turn(end: TurnEnd, pause_s: float | None) -> None:
     candidacy = Candidacy(5.0)
     active(candidacy, 0.0)
     assert candidacy.epoch == 7
-    assert candidacy.over(TurnEnd.LEASE_LOST, "gone", 1.0) == 0.0
-    assert candidacy.epoch is None
-    assert not candidacy.ready
-
-
-def test_a_replaced_process_pauses_as_long_as_a_lease_at_the_least() -> None:
-    candidacy = Candidacy(5.0)
-    active(candidacy, 0.0)
-    assert candidacy.over(TurnEnd.REPLACED, "another one", 1.0) == 5.0
+    assert candidacy.over(end, "gone", 1.0) == pause_s
+    assert (candidacy.epoch, candidacy.ready) == (None, False)
 
 
 def test_pauses_grow_with_each_failure_up_to_a_bound() -> None:
@@ -433,11 +431,6 @@ def test_the_lease_is_held_until_it_is_let_go_of() -> None:
     assert candidacy.has_lease
     candidacy.lets_go()
     assert not candidacy.has_lease
-
-
-def test_a_mistake_ends_the_process() -> None:
-    candidacy = Candidacy(1.0)
-    assert candidacy.over(TurnEnd.MISTAKEN, "no such partition", 0.0) is None
 
 
 def test_a_standby_is_ready_and_one_that_pauses_is_not() -> None:

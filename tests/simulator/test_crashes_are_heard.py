@@ -67,9 +67,24 @@ def test_a_task_beside_the_scenario_that_is_cancelled_fails_nothing() -> None:
     assert world.run(scenario()) == "held"
 
 
-def test_an_action_of_the_nemesis_that_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nemesis, "ACTIONS", ((crash_later, 1.0, 1.0),))
-    assert run(SEED).failure.startswith(f"seed {SEED}: nemesis: crash_later failed: RuntimeError: crashed")
+@pytest.mark.parametrize(
+    ("seed", "where", "name", "wrong", "who"),
+    [
+        (SEED, nemesis, "ACTIONS", ((crash_later, 1.0, 1.0),), "nemesis: crash_later"),
+        (SEED, schedule, "quorum_holds", crash, "watch"),
+        (SEED, schedule.Schedule, "_stop_now_and_then", crash_later, "stops"),
+        (CLOCKS_SEED, ClockFaults, "_wrong_for_a_while", crash_later, "a wrong clock"),
+        (DELIVERY_SEED, DeliveryCheck, "look_at_health", crash, "watch of players"),
+        (DELIVERY_SEED, delivering, "_DEEDS", (crash_later,), "delivery: crash_later"),
+    ],
+    ids=["an action of the nemesis", "the watch of what a quorum holds", "a clean stop", "a clock that is set wrong",
+         "a look at players", "a fault of delivery"],
+)  # fmt: skip
+def test_what_raises_beside_the_scenario_fails_the_seed(
+    monkeypatch: pytest.MonkeyPatch, seed: int, where: Any, name: str, wrong: Any, who: str
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    assert run(seed).failure.startswith(f"seed {seed}: {who} failed: RuntimeError: crashed")
 
 
 async def count_what_no_census_knows(self: Nemesis) -> None:
@@ -79,28 +94,3 @@ async def count_what_no_census_knows(self: Nemesis) -> None:
 def test_an_action_that_counts_a_fault_of_no_census_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nemesis, "ACTIONS", ((count_what_no_census_knows, 1.0, 1.0),))
     assert "failed: KeyError: 'not_in_faults'" in run(SEED).failure
-
-
-def test_the_watch_of_what_a_quorum_holds_fails_the_seed_when_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "quorum_holds", crash)
-    assert run(SEED).failure.startswith(f"seed {SEED}: watch failed: RuntimeError: crashed")
-
-
-def test_a_clean_stop_that_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule.Schedule, "_stop_now_and_then", crash_later)
-    assert run(SEED).failure.startswith(f"seed {SEED}: stops failed: RuntimeError: crashed")
-
-
-def test_a_clock_that_can_t_be_set_wrong_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClockFaults, "_wrong_for_a_while", crash_later)
-    assert run(CLOCKS_SEED).failure.startswith(f"seed {CLOCKS_SEED}: a wrong clock failed: RuntimeError: crashed")
-
-
-def test_a_look_at_players_that_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeliveryCheck, "look_at_health", crash)
-    assert run(DELIVERY_SEED).failure.startswith(f"seed {DELIVERY_SEED}: watch of players failed: RuntimeError")
-
-
-def test_a_fault_of_delivery_that_raises_fails_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "_DEEDS", (crash_later,))
-    assert run(DELIVERY_SEED).failure.startswith(f"seed {DELIVERY_SEED}: delivery: crash_later failed: RuntimeError")

@@ -19,7 +19,6 @@ from polonaise.errors import (
     AccessDenied,
     BadOption,
     BeyondLog,
-    FragmentDamaged,
     FragmentMissing,
     NotFound,
     NotInitialized,
@@ -322,25 +321,6 @@ def test_a_time_that_may_lie_in_a_hole_is_refused_or_read_around(log: Filled, tm
     later = next(id for id in range(last + 1, 200) if moments[id] > moments[last + 1])
     found = ids(f"fragments:{store}", startingTimestamp=moments[later].isoformat())
     assert found == [(0, id) for id in range(later, 200)], "this time is not in the hole"
-
-
-@pytest.mark.slow
-def test_a_flipped_byte_is_refused_with_the_fragments_name(log: Filled, tmp_path: Path) -> None:
-    store = copied(log, tmp_path)
-    path = sorted(store.rglob("*.parquet"))[2]
-    sound = path.read_bytes()
-    schema = columns(partition=pa.int32(), transaction_id=pa.int64(), data=pa.binary())
-    refusals = []
-    for place in range(4, len(sound), len(sound) // 40):
-        path.write_bytes(sound[:place] + bytes([sound[place] ^ 0x10]) + sound[place + 1 :])
-        try:
-            found = rows(f"fragments:{store}", schema)
-        except FragmentDamaged as error:
-            refusals.append(str(error))
-        else:  # it lies in a column that nobody asked for
-            assert found == rows(f"fragments:{log.store}", schema)
-    assert len(refusals) >= 10
-    assert all(path.name in refusal for refusal in refusals)
 
 
 def test_a_fragment_of_another_cluster_is_refused_before_a_job_starts(log: Filled, tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from polonaise.errors import BadOption, JavaMissing
 from polonaise.host.environment import variables
 from polonaise.spark import java
 from polonaise.spark.java import find_java
-from polonaise.spark.sessions import QUICK_START, session
-from rigs import quickspark
+from polonaise.spark.sessions import session
 from rigs.programs import output_of, run_program
 from rigs.sparkprocesses import SOURCE, path_without_java, run
 
@@ -76,22 +75,6 @@ def test_what_spark_submit_says_goes_before_our_settings(tmp_path: Path) -> None
     home = find_java().home
     done = run(AS_SUBMITTED, tmp_path, command=(submit, *options), JAVA_HOME=home, PYSPARK_PYTHON=sys.executable)
     assert output_of(done).splitlines()[-2:] == ["local[1] 5 submitted", "Europe/Warsaw"]
-
-
-@pytest.mark.slow
-def test_what_tests_start_in_other_processes_starts_as_quickly(spark: SparkSession) -> None:
-    assert quickspark.options().startswith(quickspark.QUICK)
-    assert spark.sparkContext._jvm is not None
-    asked = spark.sparkContext._jvm.java.lang.System.getenv(quickspark.VARIABLE)
-    assert QUICK_START in asked
-
-
-@pytest.mark.slow
-def test_no_archive_of_classes_is_named_that_is_not_there_or_has_a_name_that_is_two_options(tmp_path: Path) -> None:
-    (tmp_path / "a b").write_bytes(b"")
-    (tmp_path / "ab").write_bytes(b"")
-    named = [quickspark.options(tmp_path / name) != QUICK_START for name in ("absent", "a b", "ab")]
-    assert named == [False, False, True]
 
 
 @pytest.mark.slow

@@ -190,40 +190,35 @@ def test_locks_are_the_very_ones_of_clients_in_python(kind: str, given: Any, mea
 # ------------------------------------------------------------------ rows that are refused
 
 
-def test_a_row_without_data_is_refused() -> None:
-    with raises_code("bad_row", match="no data"):
-        divide(SinkColumns(), data=pa.array([b"a", None], pa.binary()))
+def _locks(*locks: Any) -> pa.Array:
+    return pa.array([list(locks)], LOCKS)
 
 
-def test_a_row_without_a_header_is_refused() -> None:
-    with raises_code("bad_row", match="no header"):
-        divide(SinkColumns(header=True), data=[b"a"], header=pa.array([None], pa.int32()))
+REFUSED: dict[str, tuple[SinkColumns, dict[str, Any], str, str]] = {
+    "no data": (SinkColumns(), {"data": pa.array([b"a", None], pa.binary())}, "bad_row", "no data"),
+    "no header": (SinkColumns(header=True), {"header": pa.array([None], pa.int32())}, "bad_row", "no header"),
+    "a header of more than 32 bits": (SinkColumns(header=True), {"header": [2**31]}, "bad_row", "2147483648"),
+    "no partition": (SinkColumns(partition=True), {"partition": pa.array([None], pa.int32())}, "bad_row", "no partit"),
+    "a partition below 0": (SinkColumns(partition=True), {"partition": [-1]}, UnknownPartition.code, "0 to 3"),
+    "a partition beyond": (SinkColumns(partition=True), {"partition": [4]}, UnknownPartition.code, "0 to 3"),
+    "a body past the limit": (SinkColumns(), {"data": [b"123456789"]}, BodyTooLarge.code, "9 bytes"),
+    "too many locks": (
+        SinkColumns(locks=True),
+        {"locks": _locks(*[{"name": "a", "id": 1}] * 3)},
+        TooManyLocks.code,
+        "3 l",
+    ),
+    "no lock": (SinkColumns(locks=True), {"locks": _locks(None)}, "bad_row", "lock"),
+    "a lock without a name": (SinkColumns(locks=True), {"locks": _locks({"name": None, "id": 1})}, "bad_row", "lock"),
+    "a lock without an id": (SinkColumns(locks=True), {"locks": _locks({"name": "a", "id": None})}, "bad_row", "lock"),
+}
 
 
-def test_a_header_of_more_than_32_bits_is_refused() -> None:
-    with raises_code("bad_row", match="2147483648"):
-        divide(SinkColumns(header=True), data=[b"a"], header=[2**31])
-
-
-def test_a_row_without_a_partition_is_refused() -> None:
-    with raises_code("bad_row", match="no partition"):
-        divide(SinkColumns(partition=True), data=[b"a"], partition=pa.array([None], pa.int32()))
-
-
-@pytest.mark.parametrize("partition", [-1, 4])
-def test_a_partition_that_the_log_does_not_have_is_refused(partition: int) -> None:
-    with pytest.raises(UnknownPartition, match="0 to 3"):
-        divide(SinkColumns(partition=True), data=[b"a"], partition=[partition])
-
-
-def test_a_body_past_the_limit_is_refused() -> None:
-    with pytest.raises(BodyTooLarge, match="9 bytes"):
-        divide(SinkColumns(), data=[b"123456789"])
-
-
-def test_too_many_locks_of_a_row_are_refused() -> None:
-    with pytest.raises(TooManyLocks, match="3 locks"):
-        divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": 1}] * 3], LOCKS))
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_row_that_the_log_can_not_take_is_refused(what: str) -> None:
+    sink, row, code, told = REFUSED[what]
+    with raises_code(code, match=told):
+        divide(sink, **{"data": [b"a"], **row})
 
 
 @pytest.mark.parametrize("id", [b"", bytes(15), bytes(17)])
@@ -231,9 +226,3 @@ def test_a_binary_id_of_a_lock_that_is_no_uuid_is_refused(id: bytes) -> None:
     locks = pa.list_(pa.struct([("name", pa.string()), ("id", pa.binary())]))
     with raises_code("bad_row", match=f"an id of {len(id)} bytes: as binary it is a UUID of 16"):
         divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": id}]], locks))
-
-
-@pytest.mark.parametrize("lock", [None, {"name": None, "id": 1}, {"name": "a", "id": None}])
-def test_a_lock_that_is_null_is_refused(lock: Any) -> None:
-    with raises_code("bad_row", match="lock"):
-        divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[lock]], LOCKS))

@@ -155,22 +155,6 @@ def with_a_hole(log: Filled, to: Path) -> tuple[str, Path, int]:
     return f"fragments:{log.store}", elsewhere, int(second.name.split("-")[0])
 
 
-def test_a_stream_over_a_store_waits_at_a_hole_which_an_archiver_may_be_filling(
-    log: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    address, missing, hole = with_a_hole(log, tmp_path)
-    reader = stream_reader(address, IDS)
-    start = reader.initialOffset()
-    place = reader.latestOffset(start, ALL)
-    assert places(place) == {"0": hole}
-    assert f"holds {hole} to" in caplog.text
-    assert reader.latestOffset(place, ALL) == place, "it waits there"
-    missing.rename(Path(log.store, "0", missing.name))
-    filled_up = reader.latestOffset(place, ALL)
-    assert places(filled_up) == {"0": 100}
-    assert read(reader, start, place) + read(reader, place, filled_up) == [(0, id) for id in range(100)]
-
-
 def test_a_stream_that_may_lose_data_reads_around_a_hole(log: Filled, tmp_path: Path) -> None:
     address, missing, hole = with_a_hole(log, tmp_path)
     reader = stream_reader(address, IDS, failOnDataLoss=False)
