@@ -43,20 +43,14 @@ class PolonaiseError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what is pickled: the fault without what belongs to this process, such as a receipt, which is None. So
         it leaves a process of a pool as what it is."""
-        return _restored, (type(self), tuple(map(_sendable, self.args))), _sendable_parts(self.__dict__)
+        args = tuple(each if _is_sendable(each) else str(each) for each in self.args)
+        parts = {name: part if _is_sendable(part) else None for name, part in self.__dict__.items()}
+        return _restored, (type(self), args), parts
 
     def __copy__(self) -> Self:
         copied = _restored(type(self), self.args)
         copied.__dict__.update(self.__dict__)
         return copied
-
-
-def _sendable_parts(parts: dict[str, Any]) -> dict[str, Any]:
-    return {name: part if _is_sendable(part) else None for name, part in parts.items()}
-
-
-def _sendable(argument: Any) -> Any:
-    return argument if _is_sendable(argument) else str(argument)
 
 
 def _is_sendable(part: Any) -> bool:

@@ -164,8 +164,9 @@ def _redacted(shown: str, depth: int) -> str:
     shown = _NO_PORT.sub(_without_port, _UP_TO_AT.sub(_without_word, _without_spaced(shown)))
     shown = _QUOTED.sub(lambda match: _within(match[0], depth), shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
-    shown = _DATABASE.sub(lambda url: _without_unknown(url, _AFTER), _without_named(shown))
-    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}", _without_settings(shown))
+    shown = _without_values(shown, _NAME, lambda name: _SECRET_NAME.search(name[1]) is not None)
+    shown = _DATABASE.sub(lambda url: _without_unknown(url, _AFTER), shown)
+    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}", _without_values(shown, _SETTING, lambda _: True))
 
 
 def _without_password(match: re.Match[str]) -> str:
@@ -219,14 +220,6 @@ def _without_unknown(url: re.Match[str], after: str = "") -> str:
             is_named = equals and (len(unknown) == 1 or _SECRET_NAME.search(name))
             shown.append(f"{name}={HIDDEN}" if is_named else HIDDEN)
     return f"{url['before']}?{'&'.join(shown)}{url['query'][len(query) :]}"
-
-
-def _without_named(text: str) -> str:
-    return _without_values(text, _NAME, lambda name: _SECRET_NAME.search(name[1]) is not None)
-
-
-def _without_settings(text: str) -> str:
-    return _without_values(text, _SETTING, lambda _: True)
 
 
 def _without_values(text: str, names: re.Pattern[str], hides: Callable[[re.Match[str]], bool]) -> str:

@@ -489,7 +489,6 @@ class Coordinator:
         return server in self._memberships and not self._memberships[server].left
 
     def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
-        """Return the registration in an entry; raises `CoordinatorDamaged` unless it is that of this server."""
         try:
             registration = _registration_in(entry.contents)
         except CoordinatorDamaged:
@@ -580,7 +579,6 @@ class Coordinator:
             raise
 
     async def _missing(self, key: str) -> CoordinatorDamaged:
-        """Return the error for a value that is missing: its cluster was deleted, or only the value lost."""
         if await self._backend.read(DESCRIPTION) is None:
             return deleted(self._backend.place(DESCRIPTION))
         return missing(self._backend.place(key))

@@ -11,6 +11,7 @@ import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -101,18 +102,14 @@ def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
         ) from error
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """One caller's work to be done under a lock; `abandoned` when the caller was cancelled."""
 
-    __slots__ = ("abandoned", "changes", "outcome", "work")
-
-    def __init__(
-        self, work: Callable[[], Coroutine[Any, Any, Any]], changes: str, outcome: asyncio.Future[Any]
-    ) -> None:
-        self.work = work
-        self.changes = changes
-        self.outcome = outcome
-        self.abandoned = False
+    work: Callable[[], Coroutine[Any, Any, Any]]
+    changes: str
+    outcome: asyncio.Future[Any]
+    abandoned: bool = False
 
     async def run(self) -> _Outcome:
         """Do the work, and return its outcome, for the caller to learn once the lock was given back."""

@@ -278,7 +278,6 @@ class FileBackend:
             return await self._values.alone(MEMBERS_LOCK, lambda: self._register(name, entry))
 
     async def _register(self, name: str, entry: Entry) -> bool:
-        """Lock the name's file for the life of this process, and write the registration into it."""
         if name in self._own:
             return True
         path = self.place(name)

@@ -129,9 +129,9 @@ def told_descriptions(
 ) -> dict[str, tuple[int, ClusterDescription]]:
     """Return each description with its version, by the name with which an operator chooses it: BACKUP, or that of the
     storage node, behind which stand `@` and the version for one that it has kept beside its latest."""
-    sources = {name: each.noted for name, each in sorted(answers.items())} | (
-        {} if backup is None else {BACKUP: backup}
-    )
+    sources = {name: each.noted for name, each in sorted(answers.items())}
+    if backup is not None:
+        sources[BACKUP] = backup
     told = {name: (each.version, each.description) for name, each in sources.items() if each.description is not None}
     for name, each in sources.items():
         told |= {f"{name}@{version}": (version, kept) for version, kept in each.contradicting}
@@ -371,7 +371,6 @@ def _check_unused(
     answers: Mapping[StorageId, NodeAnswer],
     running: Mapping[ServerId, str],
 ) -> None:
-    """Raise `cluster_in_use` if a server is connected to a storage node, or runs without that."""
     connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
     for name, answer in sorted(answers.items()):
         for server, address in answer.servers.items():

@@ -616,7 +616,6 @@ class Versioned(Generic[V]):
 
 
 def _names(fields: Any, key: str) -> tuple[str, ...]:
-    """Return the storage nodes' names under this key; raises `TypeError`."""
     listed = fields[key]
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise TypeError(f"{key} is {listed!r} instead of a list of storage nodes' names")
@@ -624,7 +623,6 @@ def _names(fields: Any, key: str) -> tuple[str, ...]:
 
 
 def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[StorageId, str]:
-    """Return a text for each of some of these storage nodes; raises `TypeError` and `ValueError`."""
     given = fields.get(key, {})
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
         raise TypeError(f"{key} is {given!r} instead of a text for each storage node")

@@ -123,8 +123,8 @@ class ZooKeeperBackend:
             if node is None:
                 if await self._create_node(_CREATION, _MAKING):
                     return 0
-            elif (version := await self._set(_CREATION, _MAKING, node.version)) is not None:
-                return version
+            elif (stat := await self._set(_CREATION, _MAKING, node.version)) is not None:
+                return int(stat.version)
 
     async def _make(self, entries: Mapping[str, Entry], claim: int) -> bool:
         """Create all nodes, the description's last; return False when another process has the claim."""
@@ -294,7 +294,7 @@ class ZooKeeperBackend:
             return await self._take(name, entry)
         if node.owner != self._opened().number():
             return False
-        stat = await self._replace(name, node.data, node.version)
+        stat = await self._set(name, node.data, node.version)
         if stat is None:
             return False
         self.renewed_us = int(stat.mtime) * 1_000
@@ -371,12 +371,8 @@ class ZooKeeperBackend:
             return None
         return _Node(data, stat.version, stat.ephemeralOwner)
 
-    async def _set(self, key: str, data: bytes, version: int) -> int | None:
-        """Replace a node of this version and return its new version; None when it has another, or is gone."""
-        stat = await self._replace(key, data, version)
-        return None if stat is None else int(stat.version)
-
-    async def _replace(self, key: str, data: bytes, version: int) -> Any:
+    async def _set(self, key: str, data: bytes, version: int) -> Any:
+        """Replace a node of this version and return what ZooKeeper says of it; None when it has another, or is gone."""
         path = self._path(key)
         try:
             return await self._ask(
@@ -454,7 +450,6 @@ class ZooKeeperBackend:
         return "; ".join(self._session.troubles) if self._session is not None else ""
 
     def _hint(self) -> str:
-        """Return why no ZooKeeper answers, as far as it is known, and what to do."""
         remedy = "start ZooKeeper, or correct the address"
         trouble = self.trouble
         if not trouble.endswith("nobody listens there") and not (self._session is not None and self._session.speaks):

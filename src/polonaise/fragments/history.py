@@ -535,7 +535,6 @@ class FragmentHistory:
             self._groups_bytes -= _bytes(self._groups.pop(key))
 
     async def _open(self, name: FragmentName, size: int) -> OpenFragment:
-        """Return the fragment with its footer, which is read if it is not among those that are kept."""
         opened = self._opened.get(name)
         if opened is None or opened.size != size:
             end = await self._end_of(name, size)

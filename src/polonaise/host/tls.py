@@ -287,7 +287,6 @@ class TlsIdentity:
         return self._contexts
 
     def _read(self, version: _Version, now_s: float) -> None:
-        """Take the files into use, or else log why they can't be used, and keep those in use."""
         changed = version != self._seen
         self._seen, self._read_s = version, now_s
         try:

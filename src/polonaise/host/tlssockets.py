@@ -91,9 +91,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         self._below.set_write_buffer_limits(high=max(1, min(_PIECE_BYTES, high)))
         self._tell_writers()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
     def close(self) -> None:
         """Close once all written data has gone out. Data that the peer still sends is dropped."""
         if not self._closing:
@@ -124,9 +121,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._below.get_extra_info(name, default)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self.protocol
@@ -392,7 +386,6 @@ async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket)
 
 
 def _why(error: OSError) -> str:
-    """Return why an accepted connection failed before the node's protocol had it, as a phrase."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate {why_untrusted(error)}"
     refusal = refusal_in(error)

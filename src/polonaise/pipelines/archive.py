@@ -181,10 +181,7 @@ def _begun(
 
 
 def _summary(
-    number: PartitionId,
-    limit: TransactionId,
-    fragments: Mapping[FragmentName, int],
-    written: list[ArchivedFragment],
+    number: PartitionId, limit: TransactionId, fragments: Mapping[FragmentName, int], written: list[ArchivedFragment]
 ) -> ArchivedPartition:
     own = [each for each in written if each.fragment.partition == number]
     rows = sum(each.fragment.last - each.fragment.first + 1 for each in own)

@@ -108,10 +108,7 @@ def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
     refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (
         seconds.groupBy("partition", "client")
-        .agg(
-            F.sum("transactions").alias("count"),
-            (F.max("last_sequence") - F.min("first_sequence") + 1).alias("made"),
-        )
+        .agg(F.sum("transactions").alias("count"), (F.max("last_sequence") - F.min("first_sequence") + 1).alias("made"))
         .groupBy("partition")
         .agg(F.count(F.lit(1)).alias("clients"), refused.alias("refused"))
     )

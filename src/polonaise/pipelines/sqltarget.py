@@ -18,15 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    DateType,
-    DoubleType,
-    FloatType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, DateType, DoubleType, FloatType, StringType, TimestampNTZType, TimestampType
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView

@@ -25,11 +25,7 @@ _LOOK_S: Final = 0.25
 
 
 def run_tasks(
-    spark: SparkSession,
-    function: Callable[[Item], Result],
-    items: Sequence[Item],
-    progress: JobProgress,
-    what: str,
+    spark: SparkSession, function: Callable[[Item], Result], items: Sequence[Item], progress: JobProgress, what: str
 ) -> list[Result]:
     """Return the results of `function(item)`, in the order of the items. Each call is a task of the step `what`.
     `progress` counts ended tasks, with Spark Connect only at the end. If a task or its machine fails, Spark repeats the

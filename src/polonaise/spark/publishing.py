@@ -198,7 +198,6 @@ class Publication:
                 ) from trouble
 
     async def _go_on(self) -> None:
-        """Publish what the register says is missing."""
         own = self._own
         value = await self._port.register(register_key(own.app), own.partition)
         if value != self._register:  # another driver made progress, or an append of ours whose answer was lost

@@ -26,10 +26,7 @@ QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Java options for small amounts of data, for use as `session(conf={JAVA_OPTIONS: QUICK_START})`: a session starts in
 three quarters of the time; large jobs take twice as long."""
 
-_RUNTIME: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
+_RUNTIME: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true"}
 _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -168,7 +168,6 @@ class MemoryPartition:
     # ------------------------------------------------------------------ effects
 
     def _carry_out(self, effect: Effect) -> None:
-        """Carry out one effect, or withhold it while the feed is suspended."""
         is_answer = isinstance(effect, Answer) and isinstance(effect.message, Mounted | Flushed)
         if self.feed_suspended and (is_answer or isinstance(effect, FeedBatch)):
             self._withheld.append(effect)

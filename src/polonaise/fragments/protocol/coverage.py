@@ -101,11 +101,7 @@ FRAGMENT_BYTES: Final = 256 * 1024 * 1024
 
 
 def spans_to_write(
-    fragments: Iterable[FragmentName],
-    committed: TransactionId,
-    *,
-    ids_max: int | None = None,
-    rest: bool = True,
+    fragments: Iterable[FragmentName], committed: TransactionId, *, ids_max: int | None = None, rest: bool = True
 ) -> list[Span]:
     """Return the ids up to `committed` that none of a partition's fragments holds, in order. With `ids_max` they are
     cut at the multiples of it, the same in every plan; then the ids after the last multiple, which do not fill a span

@@ -203,7 +203,6 @@ class FragmentScrub:
         self._rounds.rest(now_s + self._again_s)
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
-        """Record why the damage of a fragment is not repaired, or when it was."""
         # Only of its last damage: earlier ones have been repaired, at their own times.
         damages = tuple(
             each._replace(why=why, repaired_us=repaired_us) if each.path == name.path and not each.repaired_us else each

@@ -184,9 +184,8 @@ def svg(axes: Axes, label: str, summary: str) -> Markup:
     figure.draw(renderer)
     renderer.finalize()
     drawn = written.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]  # without styles for a whole document
-    drawn = re.sub(
-        r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn
-    )  # one digit is enough for the eye
+    # One digit is enough for the eye.
+    drawn = re.sub(r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn)
     drawn = re.sub(r"#0000(..)(?=[^<]*>)", lambda colour: f"var(--{_NAMES[int(colour[1], 16)]})", drawn)
     return element(
         "svg",

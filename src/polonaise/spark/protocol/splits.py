@@ -95,10 +95,7 @@ def _divided(extent: Extent, size: int) -> Iterator[Split]:
 
 def _halves(split: Split) -> list[Split]:
     middle = (split.span.first + split.span.last) // 2
-    return [
-        split._replace(span=Span(split.span.first, middle)),
-        split._replace(span=Span(middle + 1, split.span.last)),
-    ]
+    return [split._replace(span=Span(split.span.first, middle)), split._replace(span=Span(middle + 1, split.span.last))]
 
 
 def admitted(
