@@ -139,7 +139,7 @@ def told_descriptions(
 
 
 def believed_description(
-    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], believed: str = ""
+    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], believed: str
 ) -> ClusterDescription:
     """Return the newest description, or that of `believed`: one of the names of `told_descriptions`. Raises
     `RecoveryUnsafe` if some are not of one history, or the newest lacks what values and promises tell of, and none is

@@ -36,7 +36,7 @@ class SeenValues:
     What is read while any is doubted does not count as known. What this process has not seen it can't miss.
     """
 
-    def __init__(self, calm_s: float = CALM_S) -> None:
+    def __init__(self, calm_s: float) -> None:
         self._calm_s = calm_s
         self._known: dict[str, SeenValue] = {}
         self._doubted: set[str] = set()

@@ -2,11 +2,11 @@
 
 - This file has the ports. Begin here; a promise in its docstrings holds for every implementation (`tests/conformance`).
 - `real.py`: the machine, and `run`, which runs a node on it. The simulator has ports of its own.
-- `files.py`: POSIX files, and the threads that wait for them.
-- `sockets.py`, `address.py`: the network; `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and
-  key, read again when they change, and in words what went wrong.
+- `files.py`: POSIX files, and the threads that wait for them; `replacing.py`: files that users have named.
+- `sockets.py`, `address.py`, `names.py`: the network; `tlssockets.py`: the network with TLS; `tls.py`: a process's
+  certificate and key, read again when they change, and in words what went wrong; `tcpcounts.py`: what was sent.
 - `stopsignals.py`: how signals, or its parent's end, end a program; `forks.py`: what a forked child must not touch;
-  `unawaited.py`: failures that nobody waits for any more.
+  `patching.py`: what gevent and eventlet change; `environment.py`; `unawaited.py`: failures that nobody waits for.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs in the
 simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any await. Timers are

@@ -66,9 +66,7 @@ def one_log(store: ObstoreStore, partition: PartitionId, sizes: Mapping[Fragment
 class OneLog:
     """The fragments of one partition in a store, by one listing: `check` compares those that have to agree."""
 
-    def __init__(
-        self, store: ObstoreStore, sizes: Mapping[FragmentName, int], agreeing: Collection[_Pair] = ()
-    ) -> None:
+    def __init__(self, store: ObstoreStore, sizes: Mapping[FragmentName, int], agreeing: Collection[_Pair]) -> None:
         """`agreeing` are pairs that were compared, by whatever listing: a name holds the digest of what it names."""
         self.store = store
         self.sizes = sizes

@@ -115,7 +115,7 @@ class MemoryHost(RealHost):
 class MemoryCoordinator:
     """The discovery of clients in memory: description, unique ids, the assignment and its changes."""
 
-    def __init__(self, partitions: int = 1) -> None:
+    def __init__(self, partitions: int) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
         self._ids = 0
         self._assignment = Versioned(1, Assignment())

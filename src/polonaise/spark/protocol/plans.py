@@ -111,7 +111,7 @@ MARK_PARTITION: Final = 0
 """The partition whose register records a batch without rows."""
 
 
-def plan_of_nothing(app: str, batch: int, cluster: str = "") -> Plan:
+def plan_of_nothing(app: str, batch: int, cluster: str) -> Plan:
     """Return the plan of a batch without rows: one empty group, which sets the register and so records the batch."""
     return Plan(app, batch, MARK_PARTITION, [], [[]], b"", cluster)
 
