@@ -53,6 +53,15 @@ class DeliveryTortureReport:
     """How long it took, once nothing failed any more, until every target had all."""
     wrong: list[str] = field(default_factory=list)
 
+    def figures(self) -> list[Figures]:
+        figures: dict[str, int | str] = dict(sorted(self.faults.items()))
+        figures["transactions in the log"] = self.transactions
+        for name, count in self.delivered.items():
+            figures[f"entries of target {name}"] = count
+        figures["until every target had all, once nothing failed any more"] = f"{self.caught_up_s:.1f} s"
+        figures["mistakes"] = len(self.wrong)
+        return [Figures("Faults of targets, players and the log", figures)]
+
 
 class _Victim(Protocol):
     """Something that may be killed or stopped."""
@@ -203,8 +212,8 @@ class DeliveryTorture:
 
     def _check_alive(self) -> None:
         for each in self._programs:
-            if not each.alive and each.name not in self._down:
-                raise GaveUp(f"{each.name} has ended by itself: {each.last_words}")
+            if each.name not in self._down and (how := each.ended()):
+                raise GaveUp(f"{each.name} has ended by itself: {how}")
 
     # ------------------------------------------------------------------ the end
 
@@ -272,18 +281,7 @@ def main() -> int:
             asyncio.run(begun.compare())
         return begun.report
 
-    title, total = "Faults of targets, players and the log", 60 * options.minutes
-    return running.carry_out(options, total, "seconds", campaign, lambda report: [Figures(title, figures_of(report))])
-
-
-def figures_of(report: DeliveryTortureReport) -> dict[str, int | str]:
-    figures: dict[str, int | str] = dict(sorted(report.faults.items()))
-    figures["transactions in the log"] = report.transactions
-    for name, count in report.delivered.items():
-        figures[f"entries of target {name}"] = count
-    figures["until every target had all, once nothing failed any more"] = f"{report.caught_up_s:.1f} s"
-    figures["mistakes"] = len(report.wrong)
-    return figures
+    return running.carry_out(options, 60 * options.minutes, "seconds", campaign)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,27 @@ class KillReport:
     def wrong(self) -> list[str]:
         return [*self.broken, *self.late]
 
+    def figures(self) -> list[Figures]:
+        told = self.fates
+        took_s = sorted(self.take_overs_s)
+        figures: dict[str, int | str] = {
+            "kills": self.kills,
+            "of them, of what served the log": self.served_kills,
+            "of them, of storage nodes": self.storage_kills,
+            "with appends of the killed process unacknowledged": self.unacknowledged,
+            "operations asked for": told.asked,
+            "acknowledged": told.acknowledged,
+            "reported failed, or abandoned": told.refused,
+            "never answered: killed first": told.unknown,
+            "transactions in the log": told.transactions,
+        }
+        if took_s:
+            figures["take-over, median"] = f"{1e3 * statistics.median(took_s):.0f} ms"
+            figures["take-over, 95 %"] = f"{1e3 * took_s[len(took_s) * 95 // 100]:.0f} ms"
+            figures[f"take-over, longest (bound {self.take_over_s_max:g} s)"] = f"{1e3 * took_s[-1]:.0f} ms"
+        figures["wrong"] = len(self.wrong)
+        return [Figures("Kills of processes that share a log", figures)]
+
 
 class KillCampaign(ABC):
     """A campaign of kills among processes that work with one log. Use as a context manager: none outlives it."""
@@ -280,10 +301,7 @@ def main() -> int:
                 asyncio.run(begun.compare())
             return begun.report
 
-    def told(report: KillReport) -> list[Figures]:
-        return [Figures("Kills of processes that share a log", figures_of(report))]
-
-    return running.carry_out(options, options.kills, "kills", campaign, told)
+    return running.carry_out(options, options.kills, "kills", campaign)
 
 
 def _cluster_in(directory: Path) -> LocalCluster:
@@ -291,28 +309,6 @@ def _cluster_in(directory: Path) -> LocalCluster:
     home = directory / "cluster"
     home.mkdir()
     return LocalCluster(home, addresses=plan.addresses)
-
-
-def figures_of(report: KillReport) -> dict[str, int | str]:
-    told = report.fates
-    took_s = sorted(report.take_overs_s)
-    figures: dict[str, int | str] = {
-        "kills": report.kills,
-        "of them, of what served the log": report.served_kills,
-        "of them, of storage nodes": report.storage_kills,
-        "with appends of the killed process unacknowledged": report.unacknowledged,
-        "operations asked for": told.asked,
-        "acknowledged": told.acknowledged,
-        "reported failed, or abandoned": told.refused,
-        "never answered: killed first": told.unknown,
-        "transactions in the log": told.transactions,
-    }
-    if took_s:
-        figures["take-over, median"] = f"{1e3 * statistics.median(took_s):.0f} ms"
-        figures["take-over, 95 %"] = f"{1e3 * took_s[len(took_s) * 95 // 100]:.0f} ms"
-        figures[f"take-over, longest (bound {report.take_over_s_max:g} s)"] = f"{1e3 * took_s[-1]:.0f} ms"
-    figures["wrong"] = len(report.wrong)
-    return figures
 
 
 if __name__ == "__main__":

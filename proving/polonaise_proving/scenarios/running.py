@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.progress import Progress
@@ -122,6 +122,10 @@ class CampaignReport(Protocol):
         """A text for each mistake."""
         ...
 
+    def figures(self) -> Sequence[Figures]:
+        """Return tables of what was done."""
+        ...
+
 
 class Figures(NamedTuple):
     """A table of what a campaign did."""
@@ -140,7 +144,6 @@ class Figures(NamedTuple):
         return table
 
 
-Report = TypeVar("Report", bound=CampaignReport)
 Progressed = Callable[[float], None]
 """Called with how much of a campaign is done."""
 
@@ -149,8 +152,7 @@ def carry_out(
     options: argparse.Namespace,
     total: float,
     unit: str,
-    campaign: Callable[[Path, Progressed], Report],
-    told: Callable[[Report], Sequence[Figures]],
+    campaign: Callable[[Path, Progressed], CampaignReport],
 ) -> int:
     """Run a campaign under a bar that ends at `total`, and print what it did and the first mistakes.
 
@@ -184,7 +186,7 @@ def carry_out(
     except KeyboardInterrupt:
         console.print(f"[red]interrupted after {reached:.0f} of {total:.0f} {unit}:[/] no verdict", soft_wrap=True)
         return INTERRUPTED
-    for each in told(report):
+    for each in report.figures():
         console.print(each.table())
     for mistake in report.wrong[:20]:
         console.print(f"[red]wrong:[/] {mistake}", soft_wrap=True)

@@ -79,6 +79,35 @@ class SoakReport:
             missed.append(f"a server did not tell how it is: {self.unanswered}")
         return [*grown, *missed, *self.problems]
 
+    def figures(self) -> list[Figures]:
+        title = "Medians of the second and the last quarter, after the warm-up"
+        return [
+            Figures(f"{self.minutes:g} minutes of work", self._work()),
+            Figures(title, self._courses(), ("process", *FIGURES)),
+        ]
+
+    def _work(self) -> dict[str, int | str]:
+        """What was done to the cluster, and what came of what clients asked for."""
+        told = self.fates
+        return {
+            "kills of a server": self.server_kills,
+            "restarts of a client": self.client_restarts,
+            "storage nodes stopped for a while": self.storage_stops,
+            "operations asked for": told.asked,
+            "acknowledged": told.acknowledged,
+            "reported failed": told.refused,
+            "given up before an answer": told.unknown,
+            "transactions in the log": told.transactions,
+            "wrong": len(self.wrong),
+        }
+
+    def _courses(self) -> dict[str, list[str]]:
+        """What each process held early and late in each part of its lives; what grew is marked."""
+        rows: dict[str, dict[str, Course]] = {}
+        for course in self.courses:
+            rows.setdefault(course.stretch, {})[course.figure] = course
+        return {name: [_cell(row.get(figure)) for figure in FIGURES] for name, row in sorted(rows.items())}
+
 
 class SoakProcess(Program):
     """One process, through all its lives."""
@@ -95,8 +124,8 @@ class SoakProcess(Program):
 
     def check(self) -> None:
         """Check that the process runs. Raises `GaveUp` if it has ended by itself."""
-        if not self._stopping and self.status is not None:
-            raise GaveUp(f"{self.name} ended by itself with {self.status}: {self.last_words}")
+        if not self._stopping and (how := self.ended()):
+            raise GaveUp(f"{self.name} ended by itself: {how}")
 
     async def stop(self) -> None:
         """Ask the process to stop. Raises `GaveUp` if it does not, or ends with an error."""
@@ -369,38 +398,7 @@ def main() -> int:
             asyncio.run(begun.run(progress))
         return begun.report
 
-    def told(report: SoakReport) -> list[Figures]:
-        title = "Medians of the second and the last quarter, after the warm-up"
-        return [
-            Figures(f"{report.minutes:g} minutes of work", work_of(report)),
-            Figures(title, courses_of(report), ("process", *FIGURES)),
-        ]
-
-    return running.carry_out(options, 60 * options.minutes, "seconds", campaign, told)
-
-
-def work_of(report: SoakReport) -> dict[str, int | str]:
-    """What was done to the cluster, and what came of what clients asked for."""
-    told = report.fates
-    return {
-        "kills of a server": report.server_kills,
-        "restarts of a client": report.client_restarts,
-        "storage nodes stopped for a while": report.storage_stops,
-        "operations asked for": told.asked,
-        "acknowledged": told.acknowledged,
-        "reported failed": told.refused,
-        "given up before an answer": told.unknown,
-        "transactions in the log": told.transactions,
-        "wrong": len(report.wrong),
-    }
-
-
-def courses_of(report: SoakReport) -> dict[str, list[str]]:
-    """What each process held early and late in each part of its lives; what grew is marked."""
-    rows: dict[str, dict[str, Course]] = {}
-    for course in report.courses:
-        rows.setdefault(course.stretch, {})[course.figure] = course
-    return {name: [_cell(row.get(figure)) for figure in FIGURES] for name, row in sorted(rows.items())}
+    return running.carry_out(options, 60 * options.minutes, "seconds", campaign)
 
 
 def _cell(course: Course | None) -> str:

@@ -111,6 +111,10 @@ class Program:
         """Whether the process that was started last runs."""
         return self._process is not None and self._process.poll() is None
 
+    def ended(self) -> str:
+        """Return how its present life has ended by itself, with its last words; empty if it has not."""
+        return "" if self.status is None else f"exit status {self.status}: {self.last_words}"
+
     @property
     def output(self) -> str:
         """All that its lives have written to the log."""

@@ -54,6 +54,10 @@ class PipelineTortureReport(KeptReport):
     def restored(cls, fields: dict[str, Any]) -> Self:
         return cls(**{**fields, "hit": Counter(fields["hit"])})
 
+    def figures(self) -> list[Figures]:
+        done = {"rounds": self.rounds, "rows copied": self.rows, **dict(sorted(self.hit.items()))}
+        return [Figures(f"Faults under the pipeline, seed {self.seed}", {**done, "wrong": len(self.wrong)})]
+
 
 class PipelineTorture:
     """Rounds on one cluster. Each begins three copies, lets random faults happen, and checks what was copied."""
@@ -208,12 +212,7 @@ def main() -> int:
                     report.keep(kept)
         return report
 
-    return running.carry_out(options, options.rounds, "rounds", campaign, lambda report: [figures_of(report)])
-
-
-def figures_of(report: PipelineTortureReport) -> Figures:
-    figures = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
-    return Figures(f"Faults under the pipeline, seed {report.seed}", {**figures, "wrong": len(report.wrong)})
+    return running.carry_out(options, options.rounds, "rounds", campaign)
 
 
 if __name__ == "__main__":

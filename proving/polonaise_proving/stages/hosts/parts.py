@@ -210,7 +210,7 @@ class ClientPart(Program):
         self.say(word)
 
     def ended(self) -> str:
-        return "" if self.is_through or self.status is None else f"exit status {self.status}: {self.last_words}"
+        return "" if self.is_through else super().ended()
 
 
 class ArchiverPart(Program):
