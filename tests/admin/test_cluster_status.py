@@ -350,14 +350,14 @@ async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: 
 async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whatever_it_owns(town: Town) -> None:
     await well(town)
     server = town.server
-    server.parts.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    server.parts.shared.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     status = await status_of(town)
     (row,) = status.servers
     assert row.wellness is Wellness.DEGRADED
     (trouble,) = row.troubles
     assert trouble.startswith("the server goes on without its coordinator: ")
     assert "no answer" in trouble
-    server.parts.trouble.succeeded("the lease can't be renewed")
+    server.parts.shared.trouble.succeeded("the lease can't be renewed")
     await well(town)
 
 

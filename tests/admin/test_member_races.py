@@ -323,6 +323,15 @@ def test_damage_on_a_node_that_gave_its_copy_up_is_no_trouble_of_the_partition()
     assert list(condition.scrub) == ["A"]
 
 
+def _watch(clock: RealClock, settings: Any, partitions: Any, trouble: CoordinatorTrouble) -> MemberWatch:
+    coordinator = SimpleNamespace(trouble="")
+    none: Any = None
+    shared: Any = SimpleNamespace(
+        host=SimpleNamespace(clock=clock), coordinator=coordinator, settings=settings, links=None, trouble=trouble
+    )
+    return MemberWatch(shared, partitions, none)
+
+
 async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none_are_owned() -> None:
     trouble, answers = CoordinatorTrouble(RealClock()), dict[int, bool | PolonaiseError | None]()
 
@@ -337,9 +346,7 @@ async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none
 
     partitions = {0: served(0), 1: served(1)}
     settings: Any = SimpleNamespace(coordinator_s_max=0.01, members_looks_per_s=1e6, members_hurry_per_s=1e6)
-    none: Any = None
-    coordinator: Any = SimpleNamespace(trouble="")
-    watch = MemberWatch(RealClock(), coordinator, settings, partitions, none, none, trouble)
+    watch = _watch(RealClock(), settings, partitions, trouble)
     error = CoordinatorUnavailable("gone")
     for first, second, failing in (
         (error, True, True),  # what is read later does not hide it
@@ -376,9 +383,8 @@ async def test_looks_are_slow_until_members_or_the_description_change_and_hurrie
         return True
 
     partitions: Any = {number: SimpleNamespace(look=look, members_change=False) for number in range(3)}
-    none: Any = None
-    clock, trouble = Clock(), CoordinatorTrouble(RealClock())
-    watch = MemberWatch(clock, none, ServerSettings(), partitions, none, none, trouble)
+    clock = Clock()
+    watch = _watch(clock, ServerSettings(), partitions, CoordinatorTrouble(RealClock()))
     monkeypatch.setattr("polonaise.server.memberwatch.asyncio.sleep", pause)
 
     async def looked() -> list[float]:

@@ -531,7 +531,7 @@ async def connected(life: Life) -> Connection:
 
 @asking_servers
 async def test_what_a_client_waits_for_ends_with_its_connection(life: Life) -> None:
-    server = life.town.cluster.owners["server-0"].parts.cluster
+    server = life.town.cluster.owners["server-0"].parts.shared.cluster
     connection, before = await connected(life), len(server._changed._waiting)
     asking = [asyncio.ensure_future(connection.request(GetAssignment(10**6, 30_000), deadline_s=60)) for _ in range(10)]
     await wait_until(lambda: len(server._changed._waiting) == before + 10)

@@ -158,10 +158,10 @@ async def test_servers_tell_within_seconds_that_zookeeper_is_older_and_go_on_onc
         described = await asking.description()
         assert await asking.set_description(described.value, described.version) is not None
         await asking.close()
-        await server.parts.cluster.read_description()
+        await server.parts.shared.cluster.read_description()
         await keeper.back_to_the_copy()
         with pytest.raises(CoordinatorOutdated, match="put back to an older state"):
-            await server.parts.cluster.read_description()
+            await server.parts.shared.cluster.read_description()
         await keeper.back_to_the_copy()
         await wait_until(lambda: owns(server) and not server.not_owning and not server.health()["coordinator"])
         async with polonaise.connect(f"polonaise://{server.address}") as log:

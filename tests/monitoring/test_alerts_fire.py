@@ -338,7 +338,7 @@ async def test_appends_that_lack_copies(town: Town, log: Log) -> None:
 async def test_a_network_that_loses_packets(town: Town, log: Log) -> None:
     """Set where the kernel's counts are compared: the simulated network counts nothing."""
     await log.append(b"first", 0)
-    connection = town.server.parts.links[town.name(0)].session
+    connection = town.server.parts.shared.links[town.name(0)].session
     assert connection is not None
     connection.losses.resent = 0.2
     assert "PolonaisePacketsLost" in Prometheus().lasts(await scraped_town(town))

@@ -103,7 +103,7 @@ async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_th
 @in_an_application
 async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    description = town.server.parts.cluster.description
+    description = town.server.parts.shared.cluster.description
     cluster, partitions = description.key.hex()[:8], description.partitions
     seen = await of_server(town)
     assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
@@ -205,7 +205,7 @@ async def test_a_server_that_follows_no_assignment_says_what_fails_at_its_coordi
     await log.append(b"first", 0)
     parts, observed = town.server.parts, watched(town)
     parts.owned.stop_owning("its registration may have run out")
-    parts.trouble.failed("the assignment can't be read", CoordinatorUnavailable("zk:2181 is gone"))
+    parts.shared.trouble.failed("the assignment can't be read", CoordinatorUnavailable("zk:2181 is gone"))
     assert "zk:2181 is gone" in observed.not_ready()
     assert "zk:2181 is gone" in (await observed.health())["problems"]["server"][0]
 
@@ -356,7 +356,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     await log.append(b"first", 0)
     server = town.server
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 0
-    server.parts.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    server.parts.shared.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     seen = await of_server(town)
     assert seen.value(metrics.COORDINATOR_TROUBLE) == 1
     assert seen.value(metrics.COORDINATOR_ERRORS) == 1
@@ -368,7 +368,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     health = await watched(town).health()
     assert health["status"] == "degraded"
     assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
-    server.parts.trouble.succeeded("the lease can't be renewed")
+    server.parts.shared.trouble.succeeded("the lease can't be renewed")
     seen = await of_server(town)
     assert (seen.value(metrics.COORDINATOR_TROUBLE), seen.value(metrics.COORDINATOR_ERRORS)) == (0, 1)
 
@@ -376,7 +376,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
 @in_an_application
 async def test_a_coordinator_that_cannot_be_reached_is_trouble_until_it_can(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    trouble = town.server.parts.trouble
+    trouble = town.server.parts.shared.trouble
     town.cluster.cut_off.add("server-0")
     await wait_until(lambda: str(trouble), within_s=60.0, every_s=0.1)
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 1

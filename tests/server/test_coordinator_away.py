@@ -92,7 +92,7 @@ def test_a_client_is_told_of_the_coordinator_by_a_server_that_owns_nothing_for_i
             server = town.server
             server.partitions.clear()
             server.parts.owned.followed = False
-            server.parts.trouble.failed("it can't be read", CoordinatorUnavailable("no answer of zk1:2181"))
+            server.parts.shared.trouble.failed("it can't be read", CoordinatorUnavailable("no answer of zk1:2181"))
             with pytest.raises(NotOwner) as refused:
                 await health(host, server.address, 0)
             return str(refused.value)
@@ -269,9 +269,12 @@ class Told:
         self.description, self.changes = object(), SimpleNamespace(count=0)
         clock, none = SimpleNamespace(monotonic_s=lambda: self.now_s), SimpleNamespace(seen=None)
         cluster = SimpleNamespace(described=self.description)
-        host: Any = SimpleNamespace(clock=clock)
+        shared = SimpleNamespace(
+            host=SimpleNamespace(clock=clock), coordinator=None, settings=None, cluster=cluster, links=None,
+            changes=self.changes, trouble=None,
+        )  # fmt: skip
         parts: Any = dict(enumerate(partitions))
-        fakes: list[Any] = [host, None, None, cluster, None, parts, self.changes, none, None]
+        fakes: list[Any] = [shared, parts, none]
         self.notes = ValueNotes(*fakes)
 
     @property

@@ -104,7 +104,7 @@ async def nobody(_: Host) -> None:
 
 async def refused(server: Server) -> PolonaiseError:
     """Return what a new client is told, which asks for a unique id and has not named the cluster key."""
-    answering = server.parts.cluster.answering(GetUniqueId(), stranger=True)
+    answering = server.parts.shared.cluster.answering(GetUniqueId(), stranger=True)
     assert answering is not None
     answer, wait = answering
     answer.close()

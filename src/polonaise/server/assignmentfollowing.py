@@ -19,11 +19,8 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.server.assignment import Candidate, LivingServers, assign
-from polonaise.server.clusteranswers import ClusterAnswers
-from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
 from polonaise.server.unservable import UnservablePartitions
 from polonaise.terms import ServerId
@@ -47,27 +44,18 @@ class _JudgedBy(NamedTuple):
 class AssignmentFollowing:
     """Follows the assignment for a registered server, and writes a better one if it is the first to find it."""
 
-    def __init__(
-        self,
-        server: ServerId,
-        shared: SharedParts,
-        cluster: ClusterAnswers,
-        membership: ServerMembership,
-        owned: OwnedPartitions,
-        unservable: UnservablePartitions,
-        trouble: CoordinatorTrouble,
-    ) -> None:
-        self._server = server
+    def __init__(self, shared: SharedParts, owned: OwnedPartitions, unservable: UnservablePartitions) -> None:
+        self._server = shared.server
         self._shared = shared
         self._host = shared.host
         self._coordinator = shared.coordinator
         self._settings = shared.settings
-        self._cluster = cluster
-        self._membership = membership
+        self._cluster = shared.cluster
+        self._membership = shared.membership
         self._owned = owned
         self._unservable = unservable
-        self._trouble = trouble
-        self._living = LivingServers(server, shared.settings.settle_s)
+        self._trouble = shared.trouble
+        self._living = LivingServers(shared.server, shared.settings.settle_s)
         self._followed: Assignment | None = None
         self._before: _JudgedBy | None = None
 

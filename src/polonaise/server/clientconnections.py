@@ -13,13 +13,11 @@ from polonaise.errors import NotOwner, PolonaiseError, ProtocolError, UnknownPar
 from polonaise.link.connection import Budget, Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.server import trimming
-from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.serverhealth import ServerHealth
-from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
-from polonaise.terms import PartitionId, ServerId
+from polonaise.terms import PartitionId
 from polonaise.wire.codec import NO_PARTITION, Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
 
@@ -61,21 +59,13 @@ class ConnectionRequests:
 class ClientConnections:
     """Takes the connections of clients, and answers them until they are closed."""
 
-    def __init__(
-        self,
-        server: ServerId,
-        shared: SharedParts,
-        cluster: ClusterAnswers,
-        membership: ServerMembership,
-        owned: OwnedPartitions,
-        health: ServerHealth,
-    ) -> None:
-        self._server = server
+    def __init__(self, shared: SharedParts, owned: OwnedPartitions, health: ServerHealth) -> None:
+        self._server = shared.server
         self._host = shared.host
         self._settings = shared.settings
         self._starts = shared.starts
-        self._cluster = cluster
-        self._membership = membership
+        self._cluster = shared.cluster
+        self._membership = shared.membership
         self._owned = owned
         self._health = health
         self._open: dict[Connection, ConnectionRequests] = {}

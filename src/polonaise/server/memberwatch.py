@@ -7,13 +7,11 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError
-from polonaise.host import Clock
-from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.server.settings import ServerSettings
-from polonaise.server.storagelinks import StorageAddresses, StorageLinks
+from polonaise.server.sharedparts import SharedParts
+from polonaise.server.storagelinks import StorageAddresses
 from polonaise.terms import PartitionId
 
 _log = logging.getLogger(__name__)
@@ -30,22 +28,15 @@ class MemberWatch:
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        coordinator: Coordinator,
-        settings: ServerSettings,
-        partitions: Mapping[PartitionId, ServedPartition],
-        links: StorageLinks,
-        addresses: StorageAddresses,
-        trouble: CoordinatorTrouble,
+        self, shared: SharedParts, partitions: Mapping[PartitionId, ServedPartition], addresses: StorageAddresses
     ) -> None:
-        self._clock = clock
-        self._coordinator = coordinator
-        self._settings = settings
+        self._clock = shared.host.clock
+        self._coordinator = shared.coordinator
+        self._settings = shared.settings
         self._partitions = partitions
-        self._links = links
+        self._links = shared.links
         self._addresses = addresses
-        self._trouble = trouble
+        self._trouble = shared.trouble
         self._hurried_until_s = float("-inf")
 
     def hurry(self) -> None:

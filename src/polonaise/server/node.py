@@ -68,8 +68,8 @@ class Server:
         listener = await host.network.listen(settings.listen, parts.connections.accept)
         try:
             for name in described.value.storage:
-                _ = parts.links[name]  # connects while the first session start still asks the coordinator
-            await parts.membership.register(listener.address)
+                _ = parts.shared.links[name]  # connects while the first session start still asks the coordinator
+            await parts.shared.membership.register(listener.address)
         except BaseException:
             await _let_go(parts, listener)
             raise
@@ -83,26 +83,23 @@ class Server:
 
     def _spawn_tasks(self) -> list[asyncio.Task[None]]:
         parts, shared, partitions = self.parts, self.parts.shared, self.partitions
-        host, coordinator, settings, spawn = shared.host, shared.coordinator, shared.settings, shared.host.spawn
-        links, trouble = parts.links, parts.trouble
+        settings, membership, spawn = shared.settings, shared.membership, shared.host.spawn
         warnings = HealthWarnings(
-            host, settings, lambda: parts.owned.owners, links, shared.changes, lambda: self.not_owning
+            shared.host, settings, lambda: parts.owned.owners, shared.links, shared.changes, lambda: self.not_owning
         )
-        members = MemberWatch(host.clock, coordinator, settings, partitions, links, parts.addresses, trouble)
+        members = MemberWatch(shared, partitions, parts.addresses)
         tasks = [
             spawn(parts.following.run(), "assignment"),
             spawn(warnings.watch(), "warnings"),
             spawn(self._tick(), "tick"),
-            spawn(parts.membership.keep(), "lease"),
-            spawn(parts.membership.watch(), "tenure"),
+            spawn(membership.keep(), "lease"),
+            spawn(membership.watch(), "tenure"),
             spawn(shared.requirements.follow(members.hurry, parts.owned.follow_requirement), "requirement"),
         ]
-        if settings.name or coordinator.has_servers:
+        if settings.name or shared.coordinator.has_servers:
             tasks.append(spawn(parts.expected.run(self.id, self.address), "expected servers"))
         if settings.notes_s:
-            notes = ValueNotes(
-                host, coordinator, settings, parts.cluster, links, partitions, shared.changes, parts.expected, trouble
-            )
+            notes = ValueNotes(shared, partitions, parts.expected)
             tasks.append(spawn(notes.run(), "notes of the coordinator's values"))
         if settings.members_look_s:
             tasks.append(spawn(members.run(), "members"))
@@ -140,7 +137,7 @@ class Server:
     @property
     def id(self) -> ServerId:
         """Unique in the cluster and given out by the coordinator."""
-        return self.parts.server
+        return self.parts.shared.server
 
     @property
     def address(self) -> str:
@@ -160,7 +157,7 @@ class Server:
     @property
     def not_owning(self) -> str:
         """Why this server owns nothing, if its registration may have run out, until it owns again; empty otherwise."""
-        return self.parts.membership.not_owning
+        return self.parts.shared.membership.not_owning
 
     @property
     def waits_for(self) -> str:
@@ -175,7 +172,7 @@ class Server:
     @property
     def replication_factor(self) -> int:
         """How many copies each partition is to have."""
-        return self.parts.cluster.description.replication_factor
+        return self.parts.shared.cluster.description.replication_factor
 
     def measures(self) -> ServerMeasures:
         return self.parts.measures()
@@ -197,25 +194,20 @@ async def _let_go(parts: ServerParts, listener: Listener) -> None:
     await listener.close()
     for connection in parts.connections.open:
         connection.close()
-    for link in parts.links.values():
+    for link in parts.shared.links.values():
         link.close()
     parts.addresses.close()
     # Last, because others take the partitions over as soon as this server has left.
-    await parts.membership.leave()
+    await parts.shared.membership.leave()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
     """The parts of one server, which do nothing until `Server` begins to."""
 
-    server: ServerId
     shared: SharedParts
-    trouble: CoordinatorTrouble
-    links: StorageLinks
     addresses: StorageAddresses
-    cluster: ClusterAnswers
     owned: OwnedPartitions
-    membership: ServerMembership
     expected: ExpectedServersWatch
     fragments: FragmentWatches | None
     unservable: UnservablePartitions
@@ -229,13 +221,13 @@ class ServerParts:
             own=self.health.own(),
             latencies=shared.latencies,
             totals=self.owned.past_totals,
-            cluster=self.cluster.description,
+            cluster=shared.cluster.description,
             refused=self.connections.refused,
             connections=len(self.connections.open),
             connections_bytes=self.connections.budget.total,
             connections_cut_off=self.connections.budget.cut_off,
             requests=self.connections.unanswered,
-            coordinator_errors=self.trouble.errors,
+            coordinator_errors=shared.trouble.errors,
             missing_servers=None if self.expected.seen is None else len(self.expected.missing),
             coordinator_servers={name: not why for name, why in self.expected.coordinator_servers.items()},
             store_trouble=None if fragments is None else fragments.store.trouble,
@@ -269,6 +261,10 @@ def put_together(
         host,
         coordinator,
         settings,
+        server,
+        trouble,
+        cluster,
+        membership,
         links,
         StartTurns(settings, lambda: links.are_connected_for(cluster.description.replication_factor)),
         CopyTurns(host, settings, latencies),
@@ -281,21 +277,9 @@ def put_together(
         SyncPatience(settings.coordinator_s_max, 4 * settings.coordinator_s_max),
     )
     fragments = None if history is None else FragmentWatches(history, shared, owned)
-    unservable = UnservablePartitions(
-        server,
-        shared,
-        links,
-        cluster,
-        membership,
-        owned,
-        trouble,
-        lambda: (fragments and fragments.store.trouble) or "",
-    )
+    unservable = UnservablePartitions(shared, owned, lambda: (fragments and fragments.store.trouble) or "")
     expected = ExpectedServersWatch(coordinator, settings.name, trouble)
-    following = AssignmentFollowing(server, shared, cluster, membership, owned, unservable, trouble)
-    health = ServerHealth(server, shared, links, cluster, membership, owned, unservable, expected, fragments, trouble)
-    connections = ClientConnections(server, shared, cluster, membership, owned, health)
-    return ServerParts(
-        server, shared, trouble, links, addresses, cluster, owned, membership, expected, fragments, unservable,
-        following, health, connections,
-    )  # fmt: skip
+    following = AssignmentFollowing(shared, owned, unservable)
+    health = ServerHealth(shared, owned, unservable, expected, fragments)
+    connections = ClientConnections(shared, owned, health)
+    return ServerParts(shared, addresses, owned, expected, fragments, unservable, following, health, connections)

@@ -13,18 +13,15 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.histogram import Histogram
 from polonaise.host import Host, network_trouble, unreachable
-from polonaise.server.clusteranswers import ClusterAnswers
-from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.fragmentwatches import ArchiveLag, FragmentWatches
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.readiness import FAULTS_LAST_S, ReadinessChanges
-from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
 from polonaise.server.sharedparts import SharedParts
-from polonaise.server.storagelinks import StorageLink, StorageLinks, expect
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.server.unservable import UnservablePartitions
 from polonaise.terms import PartitionId, ServerId, StorageId, counted, partition_words
 from polonaise.wire.messages import Health, HealthIs
@@ -118,39 +115,29 @@ class ServerHealth:
 
     def __init__(
         self,
-        server: ServerId,
         shared: SharedParts,
-        links: StorageLinks,
-        cluster: ClusterAnswers,
-        membership: ServerMembership,
         owned: OwnedPartitions,
         unservable: UnservablePartitions,
         expected: ExpectedServersWatch,
         fragments: FragmentWatches | None,
-        trouble: CoordinatorTrouble,
     ) -> None:
-        self._server = server
         self._shared = shared
-        self._links = links
-        self._cluster = cluster
-        self._membership = membership
         self._owned = owned
         self._unservable = unservable
         self._expected = expected
         self._fragments = fragments
-        self._trouble = trouble
-        self._storage = StorageHealth(shared.host, links)
+        self._storage = StorageHealth(shared.host, shared.links)
 
     @property
     def coordinator_trouble(self) -> str:
         """What fails at the coordinator; or else why it can't be reached now."""
-        return self._trouble.present(self._shared.coordinator)
+        return self._shared.trouble.present(self._shared.coordinator)
 
     @property
     def waits_for(self) -> str:
         """What a server that does not follow an assignment waits for: nearly always its coordinator."""
-        if self._membership.not_owning:
-            return self._membership.not_owning
+        if not_owning := self._shared.membership.not_owning:
+            return not_owning
         if trouble := self.coordinator_trouble:
             return f"the server has not read the assignment yet: {trouble}"
         return f"the server has not read the assignment yet from {self._shared.coordinator}, or it is stopping"
@@ -171,13 +158,13 @@ class ServerHealth:
         """Return what `document` says beside the partitions."""
         shared, fragments, given_up = self._shared, self._fragments, self._unservable
         return OwnHealth(
-            server=self._server,
+            server=shared.server,
             name=shared.settings.name,
             missing_servers=self._expected.missing,
             namesake=self._expected.trouble,
             coordinator_servers=self._expected.coordinator_troubles(),
             coordinator=self.coordinator_trouble,
-            not_owning=self._membership.not_owning,
+            not_owning=shared.membership.not_owning,
             given_up=given_up.not_served_again,
             given_up_why={str(each): why for each, why in given_up.why.items()},
             tls=network_trouble(shared.host.network),
@@ -191,8 +178,8 @@ class ServerHealth:
             topics_required=shared.requirements.told_of_topics,
             fragments_scrub=None if fragments is None else fragments.scrubbing.health(),
             copies=shared.copies.health(),
-            replication_factor=self._cluster.description.replication_factor,
-            storage={name: self._of_storage(name, link) for name, link in self._links.items()},
+            replication_factor=shared.cluster.description.replication_factor,
+            storage={name: self._of_storage(name, link) for name, link in shared.links.items()},
         )
 
     def _of_storage(self, name: StorageId, link: StorageLink) -> dict[str, Any]:

@@ -16,13 +16,10 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host, certificate_expired
-from polonaise.server.clusteranswers import ClusterAnswers
-from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.ownedpartitions import OwnedPartitions
 from polonaise.server.protocol.givingup import GivingUp, Struggle
-from polonaise.server.servermembership import ServerMembership
 from polonaise.server.sharedparts import SharedParts
-from polonaise.server.storagelinks import StorageLinks
 from polonaise.terms import PartitionId, ServerId, counted
 
 if TYPE_CHECKING:
@@ -93,27 +90,17 @@ class GivenUpPartitions:
 class UnservablePartitions:
     """Looks which partitions this server can't serve, and has the others told by its registration."""
 
-    def __init__(
-        self,
-        server: ServerId,
-        shared: SharedParts,
-        links: StorageLinks,
-        cluster: ClusterAnswers,
-        membership: ServerMembership,
-        owned: OwnedPartitions,
-        trouble: CoordinatorTrouble,
-        store_trouble: Callable[[], str],
-    ) -> None:
-        self._server = server
+    def __init__(self, shared: SharedParts, owned: OwnedPartitions, store_trouble: Callable[[], str]) -> None:
+        self._server = shared.server
         self._host = shared.host
         self._coordinator = shared.coordinator
         self._settings = shared.settings
         self._changes = shared.changes
-        self._links = links
-        self._cluster = cluster
-        self._membership = membership
+        self._links = shared.links
+        self._cluster = shared.cluster
+        self._membership = shared.membership
         self._owned = owned
-        self._trouble = trouble
+        self._trouble = shared.trouble
         self._store_trouble = store_trouble
         self._giving_up = GivingUp(self._settings.give_up_s)
         self._why = GivenUpPartitions(self._host, self._coordinator, self._settings.coordinator_s_max, owned.served)

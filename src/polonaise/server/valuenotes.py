@@ -8,18 +8,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError
-from polonaise.host import Host
 from polonaise.link.connection import Connection
-from polonaise.server.clusteranswers import UNIQUE_IDS, ClusterAnswers
-from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
+from polonaise.server.clusteranswers import UNIQUE_IDS
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
-from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.recovery import OlderStateProved
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.server.settings import ServerSettings
-from polonaise.server.storagelinks import StorageLinks
+from polonaise.server.sharedparts import SharedParts
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import NOTES_VERSION, NoteValues
 
@@ -48,32 +44,23 @@ class ValueNotes:
     """
 
     def __init__(
-        self,
-        host: Host,
-        coordinator: Coordinator,
-        settings: ServerSettings,
-        cluster: ClusterAnswers,
-        links: StorageLinks,
-        partitions: Mapping[PartitionId, ServedPartition],
-        changes: ReadinessChanges,
-        expected: ExpectedServersWatch,
-        trouble: CoordinatorTrouble,
+        self, shared: SharedParts, partitions: Mapping[PartitionId, ServedPartition], expected: ExpectedServersWatch
     ) -> None:
-        self._host = host
-        self._coordinator = coordinator
-        self._settings = settings
-        self._cluster = cluster
-        self._links = links
+        self._host = shared.host
+        self._coordinator = shared.coordinator
+        self._settings = shared.settings
+        self._cluster = shared.cluster
+        self._links = shared.links
         self._partitions = partitions
-        self._changes = changes
-        self._tried_s = host.clock.monotonic_s() + _TRIED_S
+        self._changes = shared.changes
+        self._tried_s = shared.host.clock.monotonic_s() + _TRIED_S
         """When every partition has had its chance to prove the coordinator to be of an older state."""
         self._looked_at: tuple[int, bool, dict[str | PartitionId, Any]] | None = None
         """The count of changes when `_known` last looked, whether that was after `_tried_s`, and the cluster's
         values."""
         self._latest: dict[str | PartitionId, Any] = {}
         self._expected = expected
-        self._trouble = trouble
+        self._trouble = shared.trouble
         self._unique_id = 0
         self._looked_s: dict[str, float] = {}
         self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
