@@ -595,8 +595,8 @@ def append_group_own(
     partition: PartitionId,
     group: Group,
     *,
-    expectations: Iterable[Expectation] = (),
-    changes: Iterable[Change] = (),
+    expectations: Iterable[Expectation],
+    changes: Iterable[Change],
 ) -> Receipt:
     """Append an application's transactions with changes of the library's registers; otherwise as `Log.append_group`."""
     appends = partitions.appends_of(partition)

@@ -209,7 +209,8 @@ class PartitionLog:
         # Only now: evidence says that bytes were synced, and after a crash what it covers must not be missing.
         self._note()
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
+        """Raise `partition_unavailable` if the log has to be opened anew."""
         if self.broken is not None:
             raise fault(
                 "partition_unavailable",
@@ -218,7 +219,7 @@ class PartitionLog:
             )
 
     def _appendable(self) -> Tail:
-        self._check_whole()
+        self.check_whole()
         if self._tail is None or self.untrusted:
             raise fault("partition_unavailable", f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
@@ -322,7 +323,7 @@ class PartitionLog:
 
         Raises `partition_unavailable` while the log has to be cut or opened anew first.
         """
-        self._check_whole()
+        self.check_whole()
         if self.untrusted:
             raise fault(
                 "partition_unavailable",
@@ -350,7 +351,7 @@ class PartitionLog:
         empty log that begins anew at 0. Raises `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's
         preamble can't be read again; and `partition_unavailable` when the log has to be opened anew.
         """
-        self._check_whole()
+        self.check_whole()
         last = min(last, self.last)
         if last == self.last and not self.untrusted:
             return
@@ -509,7 +510,7 @@ class PartitionLog:
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
         """
         async with self._gate.open():
-            self._check_whole()
+            self.check_whole()
             # Damage is reported with the count of cuts at the start of the read: if the log is cut meanwhile, other
             # bytes are there, and the report must not be taken for one about them.
             cuts = self.slot.cuts
@@ -540,7 +541,7 @@ class PartitionLog:
         Raises `DamageFound` and `partition_unavailable`.
         """
         async with self._gate.open():
-            self._check_whole()
+            self.check_whole()
             cuts = self.slot.cuts
             if not self.first <= first <= self.last or (segment := self._segment_of(first)).first != first:
                 return 0

@@ -11,14 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from itertools import pairwise
 
-from polonaise.errors import (
-    DiskFailed,
-    NotFound,
-    PolonaiseError,
-    SegmentDamaged,
-    UnsupportedFormat,
-    WrongClusterKey,
-)
+from polonaise.errors import DiskFailed, NotFound, PolonaiseError, SegmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.host import Disk, opened_file
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot, SyncEvidence, TrimMark

@@ -110,12 +110,7 @@ class Reader:
         return f"{self._directory}/{name(segment.first)}"
 
     async def read(
-        self,
-        segment: Segment,
-        first: TransactionId,
-        last: TransactionId,
-        bytes_max: int,
-        part_last: TransactionId = -1,
+        self, segment: Segment, first: TransactionId, last: TransactionId, bytes_max: int, part_last: TransactionId = -1
     ) -> list[Batch]:
         """Return the segment's batches from the one with `first` on, as `PartitionLog.read`. Raises `DamageFound`."""
         async with self._in_use(segment) as opened:

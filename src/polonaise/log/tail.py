@@ -46,13 +46,7 @@ class Tail:
     """The last segment of a log, its index and registers in memory, its file open. Up to `end` all is synced."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        header: SegmentHeader,
-        file: File,
-        scanned: Scan,
-        identity: Identity | None,
+        self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan, identity: Identity | None
     ) -> None:
         self._disk = disk
         self._index_path = f"{directory}/{name(header.first, 'idx')}"

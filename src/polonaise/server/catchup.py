@@ -38,15 +38,12 @@ class CatchUp:
         readmitted_s: float,
     ) -> None:
         """`readmit` ends the session to let a replica back in, and was last called at `readmitted_s` (monotonic)."""
-        self._host = shared.host
-        self._settings = shared.settings
-        self._links = shared.links
+        self._shared = shared
         self._reader = reader
         self._owner = reader.owner
         self._session = session
         self._readmit = readmit
         self._readmitted_s = readmitted_s
-        self._copies = shared.copies
 
     async def run(self) -> None:
         """Bring late replicas up to date until the session ends, side by side: none keeps the others waiting."""
@@ -56,14 +53,14 @@ class CatchUp:
                 group.create_task(self._bring_up_to_date(name))
 
     async def _bring_up_to_date(self, name: StorageId) -> None:
-        link = self._links[name]
+        link = self._shared.links[name]
         connection = link.session
         while self._owner.session is self._session:
             if link.session is None:  # no polling: in thousands of partitions that would cost much
                 self._owner.readiness.replica_not_copied(name)
                 await link.connected()
             # At random: a node that connects is late in all partitions, which should not look at the same moment.
-            await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
+            await asyncio.sleep(_LOOK_S * (0.5 + self._shared.host.random.random()))
             if link.session is not connection:
                 # What kept the node's earlier life from being copied to, such as a full disk, may be over.
                 connection = link.session
@@ -88,8 +85,8 @@ class CatchUp:
 
     async def _let_back_in(self, name: StorageId) -> None:
         """End the session to let `name` back in, but not too soon after the last time, or while the session rests."""
-        until_s = max(self._readmitted_s + self._settings.readmit_s_min, self._session.rests_until_s)
-        wait_s = until_s - self._host.clock.monotonic_s()
+        until_s = max(self._readmitted_s + self._shared.settings.readmit_s_min, self._session.rests_until_s)
+        wait_s = until_s - self._shared.host.clock.monotonic_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         if self._owner.session is self._session:
@@ -99,7 +96,7 @@ class CatchUp:
         """Copy committed batches to one replica until it is nearly up to date; each round takes a turn."""
         session, ask = self._session.id, self._reader.ask
         # The request fences the replica for the present session: from now on it obeys this owner, and no older one.
-        async with self._copies.turn(name):
+        async with self._shared.copies.turn(name):
             info = expect(await ask(name, LastSessionInfo(session)), SessionInfo)
         answer = answer_of(info)
         if answer.joined == session:
@@ -114,14 +111,14 @@ class CatchUp:
         self._owner.readiness.replica_reached(name, last)
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
-            few = missing <= min(copied, self._settings.readmit_transactions)
+            few = missing <= min(copied, self._shared.settings.readmit_transactions)
             # By what is missing, not by the last round: where many take turns, each round is long, and what has come
             # since may still be little. The next session copies it, and appends wait no longer than that.
-            quick_s = max(self._settings.gather_s / 4, self._session.pace_s)
+            quick_s = max(self._shared.settings.gather_s / 4, self._session.pace_s)
             if few and worked_s * missing / copied <= quick_s:
                 return
             self._tell_progress(name, missing)
-            async with self._copies.copy(name) as copy:
+            async with self._shared.copies.copy(name) as copy:
                 committed = self._owner.committed
                 read = await self._read(last + 1, committed)
                 done = await copy_on(partial(ask, name), session, name, last, read)
@@ -136,17 +133,17 @@ class CatchUp:
 
     def _tell_progress(self, name: StorageId, missing: int) -> None:
         """Tell in health that a replica falls behind, if `missing` got no less for a long time."""
-        patience_s = self._settings.warn_again_s
-        if self._owner.readiness.replica_lacks(name, missing, self._host.clock.monotonic_s(), patience_s):
+        patience_s = self._shared.settings.warn_again_s
+        if self._owner.readiness.replica_lacks(name, missing, self._shared.host.clock.monotonic_s(), patience_s):
             reason = (
                 f"falls behind: for {patience_s:g} s it lacked no less than before, because appends come as fast as "
-                f"copies; {self._copies.bytes_per_s / 1e6:.1f} MB/s may be copied at present: raise "
+                f"copies; {self._shared.copies.bytes_per_s / 1e6:.1f} MB/s may be copied at present: raise "
                 "copy_bytes_per_s_min or copy_share, or append less"
             )
             self._owner.readiness.replica_late(name, reason)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
-        request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
+        request = ReadBatches(self._session.id, first, last, self._shared.settings.copy_bytes, 1, 0)
         no_source = ProtocolError("no engaged replica is connected for copying")
         deadline_s = self._reader.patience.seconds
         try:

@@ -60,12 +60,9 @@ class ClientConnections:
     """Takes the connections of clients, and answers them until they are closed."""
 
     def __init__(self, shared: SharedParts, owned: OwnedPartitions, health: ServerHealth) -> None:
-        self._server = shared.server
-        self._host = shared.host
+        self._shared = shared
         self._settings = shared.settings
-        self._starts = shared.starts
         self._cluster = shared.cluster
-        self._membership = shared.membership
         self._owned = owned
         self._health = health
         self._open: dict[Connection, ConnectionRequests] = {}
@@ -88,8 +85,8 @@ class ClientConnections:
         """Make the connection for a client that has just connected, or for whoever asks for health as a server."""
         key = self._cluster.description.key
         return Connection(
-            self._host,
-            hello=hello(ROLE_SERVER, f"server {self._server}", cluster_key=key, node=self._server),
+            self._shared.host,
+            hello=hello(ROLE_SERVER, f"server {self._shared.server}", cluster_key=key, node=self._shared.server),
             peer_roles=(ROLE_CLIENT, ROLE_SERVER),
             on_message=self.on_message,
             on_closed=self._on_closed,
@@ -140,14 +137,14 @@ class ClientConnections:
                 raise self._not_owner(partition)
             self._answer(connection, partition, request, self._tell_health(), self._health.ask_storage())
             return
-        self._membership.check()
+        self._shared.membership.check()
         if partition != NO_PARTITION and partition >= self._cluster.total:
             self._answer(connection, partition, request, self._refusal(partition), self._cluster.read_description())
             return
         served = self._served(partition)
         # Somebody waits for this partition now: its session start goes before those that nobody waits for.
         if served.owner.session is None:
-            self._starts.want(served)
+            self._shared.starts.want(served)
         match message:
             case Read():
                 waiting = served.reader.wait(message)
@@ -181,7 +178,7 @@ class ClientConnections:
         # The cause, if there is one: that it owns nothing follows from it, and no other server may own anything either.
         if not self._owned.followed:
             return NotOwner(f"partition {partition}: {self._health.waits_for}")
-        return NotOwner(f"server {self._server} does not own partition {partition}: read the assignment again")
+        return NotOwner(f"server {self._shared.server} does not own partition {partition}: read the assignment again")
 
     async def _tell_health(self) -> HealthIs:
         return HealthIs(json.dumps({**self._health.document(), "tasks": len(asyncio.all_tasks())}).encode())
@@ -227,4 +224,4 @@ class ClientConnections:
                 if requests.waiting < _REQUESTS_MAX:
                     connection.resume("requests")
 
-        self._host.spawn(run(), f"request of {connection.peer_name}")
+        self._shared.host.spawn(run(), f"request of {connection.peer_name}")

@@ -30,23 +30,19 @@ class MemberWatch:
     def __init__(
         self, shared: SharedParts, partitions: Mapping[PartitionId, ServedPartition], addresses: StorageAddresses
     ) -> None:
-        self._clock = shared.host.clock
-        self._coordinator = shared.coordinator
-        self._settings = shared.settings
+        self._shared = shared
         self._partitions = partitions
-        self._links = shared.links
         self._addresses = addresses
-        self._trouble = shared.trouble
         self._hurried_until_s = float("-inf")
 
     def hurry(self) -> None:
         """Look more often for a minute."""
-        self._hurried_until_s = self._clock.monotonic_s() + _HURRY_S
+        self._hurried_until_s = self._shared.host.clock.monotonic_s() + _HURRY_S
 
     async def run(self) -> None:
         """Look at all partitions for ever; no answer of the coordinator ends that."""
         while True:
-            await asyncio.sleep(self._settings.members_look_s)
+            await asyncio.sleep(self._shared.settings.members_look_s)
             await self._look_at_all()
             self._drop_links()
 
@@ -59,23 +55,23 @@ class MemberWatch:
                 answers.append(await self._look(served))
                 if served.members_change:
                     self.hurry()
-                hurried = self._clock.monotonic_s() < self._hurried_until_s
-                settings = self._settings
+                hurried = self._shared.host.clock.monotonic_s() < self._hurried_until_s
+                settings = self._shared.settings
                 await asyncio.sleep(1 / (settings.members_hurry_per_s if hurried else settings.members_looks_per_s))
         # Partitions without a session are not read: they tell nothing about the coordinator.
         read = [answer for answer in answers if answer is not None]
         if read and all(read):
-            self._trouble.succeeded(_MEMBERS)
+            self._shared.trouble.succeeded(_MEMBERS)
         elif not self._partitions:
-            self._trouble.not_needed(_MEMBERS)
+            self._shared.trouble.not_needed(_MEMBERS)
 
     async def _look(self, served: ServedPartition) -> bool | None:
         """Look at one partition; return whether it could be read, or None if it was not tried."""
         try:
-            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+            async with answered_within(self._shared.settings.coordinator_s_max, self._shared.coordinator):
                 return True if await served.look() else None
         except PolonaiseError as error:
-            self._trouble.failed(_MEMBERS, error, partition=served.partition)
+            self._shared.trouble.failed(_MEMBERS, error, partition=served.partition)
             return False
 
     def _drop_links(self) -> None:
@@ -83,10 +79,10 @@ class MemberWatch:
         # Between two sessions a partition may be speaking to any of them.
         if any(served.owner.session is None for served in self._partitions.values()):
             return
-        unused = self._links.keys() - {name for served in self._partitions.values() for name in served.replicas}
+        unused = self._shared.links.keys() - {name for served in self._partitions.values() for name in served.replicas}
         if not self._partitions or not unused:
             return
         self._addresses.look_again()
         for name in sorted(unused - {*self._addresses.names}):
             _log.info("storage node %s has left the cluster", name)
-            self._links.pop(name).close()
+            self._shared.links.pop(name).close()

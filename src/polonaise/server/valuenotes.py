@@ -46,11 +46,8 @@ class ValueNotes:
     def __init__(
         self, shared: SharedParts, partitions: Mapping[PartitionId, ServedPartition], expected: ExpectedServersWatch
     ) -> None:
-        self._host = shared.host
-        self._coordinator = shared.coordinator
-        self._settings = shared.settings
+        self._shared = shared
         self._cluster = shared.cluster
-        self._links = shared.links
         self._partitions = partitions
         self._changes = shared.changes
         self._tried_s = shared.host.clock.monotonic_s() + _TRIED_S
@@ -69,13 +66,13 @@ class ValueNotes:
         """Tell what has changed, every `notes_s` seconds; sooner at first, as an embedded log may be open for a moment
         only.
         """
-        pause_s = min(_FIRST_S, self._settings.notes_s)
+        pause_s = min(_FIRST_S, self._shared.settings.notes_s)
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._settings.notes_s)
+            pause_s = min(2 * pause_s, self._shared.settings.notes_s)
             await self._look_at_values()
             known = self._known()
-            for name in list(self._links):
+            for name in list(self._shared.links):
                 try:
                     await self._tell(name, known)
                 except PolonaiseError as error:
@@ -83,7 +80,7 @@ class ValueNotes:
 
     async def _look_at_values(self) -> None:
         """Read the values that nothing else reads so often, and tell `trouble` which can't be."""
-        now_s = self._host.clock.monotonic_s()
+        now_s = self._shared.host.clock.monotonic_s()
         failing = self._trouble.is_failing(UNIQUE_IDS) or self._trouble.is_failing(_DESCRIPTION)
         looks = (_DESCRIPTION, _VALUES_S, self._cluster.read_description), (UNIQUE_IDS, _IDS_S, self._look_at_ids)
         for what, every_s, look in looks:
@@ -91,7 +88,7 @@ class ValueNotes:
                 continue
             self._looked_s[what] = now_s
             try:
-                async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+                async with answered_within(self._shared.settings.coordinator_s_max, self._shared.coordinator):
                     await look()
             except PolonaiseError as error:
                 self._trouble.failed(what, error, server=self._cluster.server)
@@ -99,13 +96,13 @@ class ValueNotes:
                 self._trouble.succeeded(what)
 
     async def _look_at_ids(self) -> None:
-        self._unique_id = await self._coordinator.unique_ids_given()
+        self._unique_id = await self._shared.coordinator.unique_ids_given()
         # A client was refused one: that there are some to be read does not show that they can be given out again.
         if self._trouble.is_failing(UNIQUE_IDS):
-            self._unique_id = await self._coordinator.unique_id()
+            self._unique_id = await self._shared.coordinator.unique_id()
 
     async def _tell(self, name: StorageId, known: dict[str | PartitionId, Any]) -> None:
-        connection = self._links[name].bulk
+        connection = self._shared.links[name].bulk
         if connection is None or connection.peer.version_max < NOTES_VERSION:
             return
         before, told = self._told.get(name, (None, {}))
@@ -124,7 +121,7 @@ class ValueNotes:
             str(key): value.encode().decode() for key, value in news.items() if not isinstance(key, str)
         }
         asked = NoteValues(json.dumps(document).encode())
-        await connection.request(asked, deadline_s=self._settings.replica_s_max)
+        await connection.request(asked, deadline_s=self._shared.settings.replica_s_max)
         self._told[name] = connection, known
 
     def _known(self) -> dict[str | PartitionId, Any]:
@@ -132,7 +129,7 @@ class ValueNotes:
         cluster: dict[str | PartitionId, Any] = {"unique_id": self._unique_id, "description": self._cluster.described}
         if self._expected.seen is not None and self._expected.seen.version >= 0:
             cluster["expected"] = self._expected.seen
-        count, tried = self._changes.count, self._host.clock.monotonic_s() >= self._tried_s
+        count, tried = self._changes.count, self._shared.host.clock.monotonic_s() >= self._tried_s
         if self._looked_at is not None and self._looked_at[:2] == (count, tried):
             before = self._looked_at[2]
             if before.keys() == cluster.keys() and all(before[key] is cluster[key] for key in cluster):

@@ -316,13 +316,8 @@ class PartitionReplica:
             raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
             raise fault("partition_unavailable", f"partition {self._partition} is being opened")
-        if self._log.broken is not None:
-            # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
-            raise fault(
-                "partition_unavailable",
-                "the files can't be used until the next session start, which opens them anew, after: "
-                f"{self._log.broken.text}",
-            )
+        # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
+        self._log.check_whole()
         return self._log, self._replica
 
     def _decide(self, log: PartitionLog, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
