@@ -387,7 +387,9 @@ class PartitionOwner:
         self.committed = batch.last
         self._last_crc = batch.crc
         self._counts.committed(batch)
-        if self.readiness.committed():
+        if self.readiness.faults.unsettled:
+            # Only now: a session's start ends no trouble, as with full disks sessions start and fail.
+            self.readiness.faults.committed()
             self._tell_trouble("")
         columns = Batch(memoryview(batch.raw))
         if columns.registers_bytes:

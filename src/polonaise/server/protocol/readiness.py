@@ -237,16 +237,6 @@ class Readiness:
         """Note that these replicas have failed, whether or not that ends a session."""
         self.faults.blame(names, fault, now_s)
 
-    def committed(self) -> bool:
-        """Note a commit; return whether it ends a trouble.
-
-        A session's start does not: with full disks, sessions start and fail.
-        """
-        if not self.faults.unsettled:
-            return False
-        self.faults.committed()
-        return True
-
     def stopped(self, reason: str) -> None:
         self._changes.note()
         self.waits_for = reason
