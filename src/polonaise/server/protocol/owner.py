@@ -406,11 +406,11 @@ class PartitionOwner:
         """End the session as an engaged replica failed; between sessions, add to the causes that clients are told."""
         if self.session is not None and self.session.is_engaged(name, connection):
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
-            self.readiness.replicas_failed([name], str(error), now.monotonic_s)
+            self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
         elif self.session is None and self.readiness.faults.unsettled:
             # The first fault has ended the session already. Clients are to learn of all nodes in trouble, not of one.
-            self.readiness.replicas_failed([name], str(error), now.monotonic_s)
+            self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._tell_trouble(self.readiness.faults.causes)
         return self._out.taken()
 
@@ -650,7 +650,7 @@ class PartitionOwner:
                 # at the next session start, and together with another one could block it; left out of a session, it
                 # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
                 fault = f"did not sync within {settings.acknowledge_s_max:g} s"
-                self.readiness.replicas_failed(late, fault, now.monotonic_s)
+                self.readiness.faults.blame(late, fault, now.monotonic_s)
                 self._end_session(f"{', '.join(sorted(late))}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
                 # Not through the inbox: a pulse says nothing about appends, so it has none to stay behind.

@@ -49,8 +49,9 @@ class SessionFaults:
         self._blamed: dict[StorageId, str] = {}
 
     def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
-        """Note that these replicas have failed; earlier ones are forgotten if no fault ended a session within
-        `FAULTS_LAST_S`.
+        """Note that these replicas have failed, whether or not that ends a session.
+
+        Earlier ones are forgotten if no fault ended a session within `FAULTS_LAST_S`.
         """
         if now_s - self._last_s > FAULTS_LAST_S:
             self._blamed.clear()
@@ -232,10 +233,6 @@ class Readiness:
         self._slow = []
         self.waits_for, self.elsewhere = f"its session ended: {reason}", fault
         self._ended_s = now_s
-
-    def replicas_failed(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
-        """Note that these replicas have failed, whether or not that ends a session."""
-        self.faults.blame(names, fault, now_s)
 
     def stopped(self, reason: str) -> None:
         self._changes.note()
