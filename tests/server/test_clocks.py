@@ -14,11 +14,11 @@ from polonaise.node.condition import conditions_in, server_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.monitoring.samples import Detail
-from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise_proving.stages.simulated.cluster import Node
 from polonaise_proving.stages.simulated.coordinator import SimulatedBackend
 from rigs.scenarios import runs_tests
+from rigs.sharedtown import LONG_S, PARTITIONS, SharedTown
 from rigs.town import Town, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
@@ -143,20 +143,11 @@ async def test_the_coordinators_clock_is_measured_by_renewals_and_told(town: Tow
     await wait_until(lambda: town.server.health()["clock"]["coordinator"] is None)
 
 
-PARTITIONS = 4
-LONG_S = 60.0
-"""Virtual seconds within which partitions move if they move at all: looks, graces and quiet times are shorter."""
 SAID = "the certificate 's0.pem' has expired on 2027-01-01: replace the file, which is read again by itself"
 
 
-class Servers(Town):
+class Servers(SharedTown):
     """A town of some servers, whose certificates are made up."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(1, servers=count, partitions=PARTITIONS)
-
-    def at(self, number: int) -> Server:
-        return self.cluster.owners[self.cluster.servers[number].name]
 
     def expire(self, number: int) -> None:
         """Have a server's certificate expire now."""
@@ -167,24 +158,9 @@ class Servers(Town):
         network: Any = self.at(number).parts.shared.host.network
         network.expires_s, network.trouble = float("inf"), ""
 
-    def served(self, number: int) -> list[int]:
-        """Return the partitions that a server has a session of."""
-        if not self.cluster.servers[number].running:
-            return []
-        return [each for each, served in self.at(number).partitions.items() if served.owner.session is not None]
-
     def generations(self) -> dict[int, int]:
         servers = self.cluster.running_servers
         return {each: served.generation for server in servers for each, served in server.partitions.items()}
-
-    async def all_served(self, *by: int) -> None:
-        """Wait until each of these servers serves some of the partitions, and no other one does."""
-
-        def shared() -> bool:
-            served = [self.served(number) for number in by]
-            return all(served) and sorted(each for some in served for each in some) == [*range(PARTITIONS)]
-
-        await wait_until(shared, within_s=LONG_S, every_s=0.5)
 
     async def stays(self) -> None:
         """Check that nothing moves for long."""

@@ -14,22 +14,15 @@ from polonaise.client.log import Log
 from polonaise.coordination.values import Assignment, Engagement, Owner, PartitionValue
 from polonaise.errors import ConsistencyLost, DeadlineExceeded, InvariantViolated, LogForked, PolonaiseError
 from polonaise.node.condition import server_troubles
-from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
+from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.sessionstart import SessionStart
-from polonaise.server.settings import ServerSettings
 from polonaise.server.unservable import is_served_by_another
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
-from polonaise.testing.memory import MemoryHost
 from polonaise.wire.messages import Join
+from rigs.sessionstart import CLOSING, CRC, DECIDED, GOOD, VALUE, session_start
 from rigs.town import Town, held_down, in_a_town
 from rigs.unretrieved import errors_nobody_took
 from rigs.waiting import time_passes, wait_until
-
-CLOSING, CRC = 12, 99
-VALUE = PartitionValue(1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
-DECIDED = Decided(CLOSING, CRC, ("A", "B"))
-GOOD = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
 
 
 class Replica:
@@ -54,15 +47,7 @@ def starting(replicas: Mapping[str, Any], answers: dict[str, ReplicaAnswer]) -> 
     async def ask(connection: Any, message: Any, partition: int) -> Any:
         return await connection.request(message, partition=partition, deadline_s=5.0)
 
-    link = SimpleNamespace(ask=ask, session=None)
-    shared: Any = SimpleNamespace(
-        host=MemoryHost(), coordinator=None, settings=ServerSettings(gather_s=0.01), history=None,
-        links=dict.fromkeys("ABC", link),
-    )  # fmt: skip
-    start = SessionStart(
-        shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _, __: None,
-        answered=lambda *_: None, insufficient=lambda _: None,
-    )  # fmt: skip
+    start = session_start(dict.fromkeys("ABC", SimpleNamespace(ask=ask, session=None)))
     start._answers = dict(answers)
     start._connections = replicas  # type: ignore[assignment]
     return start

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from polonaise.admin.headresets import HeadState, head_state
-from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
+from polonaise.coordination.values import HeadReset
 from polonaise.errors import ConnectionLost, HeadNotReset
-from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Decided
-from polonaise.server.sessionstart import SessionStart
-from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
-from polonaise.testing.memory import MemoryHost
 from polonaise.wire.messages import Batches, LastSessionInfo, SessionInfo
 from polonaise_proving.stages.simulated.diskimages import DirectoryImage
 from rigs.fragments import plain_batches
+from rigs.headresets import health, lose_majority, state
+from rigs.sessionstart import VALUE, session_start
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until
 
 
-def partition(town: Town) -> dict[str, Any]:
-    return dict(town.server.health()["partitions"].get("0", {}))
-
-
 async def mislaid(town: Town) -> list[DirectoryImage]:
     """Let two of the three storage nodes come up with empty directories; return what belongs in these."""
-    right = []
-    for node in town.cluster.storage[1:]:
-        right.append(node.machine.disk.snapshot())
-        held_down(node, wiped=True)
-    for node in town.cluster.storage[1:]:
-        node.let_up()
-    await wait_until(lambda: len(partition(town).get("held", {})) == 3)
+    right = [node.machine.disk.snapshot() for node in town.cluster.storage[1:]]
+    await lose_majority(town)
     return right
 
 
@@ -47,17 +36,13 @@ def put_right(town: Town, right: list[DirectoryImage]) -> None:
         node.let_up()
 
 
-async def shown(town: Town) -> HeadState:
-    return await town.operator(lambda host, coordinator: head_state(host, coordinator, 0, 2.0))
-
-
 @in_a_town
 async def test_a_partition_opens_once_storage_nodes_have_the_directories_that_they_had(town: Town) -> None:
     await town.append(b"1", b"2")
     right = await mislaid(town)
-    assert "is empty: give it the directory that it had" in partition(town)["waits_for"]
+    assert "is empty: give it the directory that it had" in health(town)["waits_for"]
     put_right(town, right)
-    await wait_until(lambda: partition(town)["ready"], within_s=5.0)
+    await wait_until(lambda: health(town)["ready"], within_s=5.0)
     await town.append(b"3")
     assert await town.log() == [b"1", b"2", b"3"]
 
@@ -67,16 +52,16 @@ async def test_who_is_to_reset_a_head_is_shown_what_storage_nodes_hold_now(town:
     await town.append(b"1", b"2")
     first, second, third = town.cluster.storage
     await mislaid(town)
-    assert [copy.last for copy in (await shown(town)).copies] == [1, -1, -1]
+    assert [copy.last for copy in (await state(town)).copies] == [1, -1, -1]
     held_down(first)
-    state = await shown(town)
-    assert ([copy.last for copy in state.copies], state.silent) == ([-1, -1], [town.name(0)])
-    assert state.known == 1, "what the one that is gone has told is given up as well"
+    found = await state(town)
+    assert ([copy.last for copy in found.copies], found.silent) == ([-1, -1], [town.name(0)])
+    assert found.known == 1, "what the one that is gone has told is given up as well"
     first.let_up()
     for node in (second, third):
         held_down(node)
-    await wait_until(lambda: len(partition(town).get("held", {})) == 1)
-    assert [copy.name for copy in (await shown(town)).copies] == [town.name(0)]
+    await wait_until(lambda: len(health(town).get("held", {})) == 1)
+    assert [copy.name for copy in (await state(town)).copies] == [town.name(0)]
 
 
 @in_a_town
@@ -86,7 +71,7 @@ async def test_nothing_is_shown_to_who_is_to_reset_a_head_when_nobody_is_left_th
     for node in town.cluster.storage:
         held_down(node)
     with pytest.raises(HeadNotReset, match="no replica of partition 0 has told"):
-        await shown(town)
+        await state(town)
 
 
 class Lives:
@@ -131,16 +116,8 @@ async def test_a_reset_goes_by_one_life_of_its_source() -> None:
     after = SessionInfo(8, 7, NO_TRANSACTION, NO_TRANSACTION, 1, batch.crc, UNRESOLVED)
     empty = SessionInfo(8, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, UNRESOLVED)
     links = {"A": Lives(before, after), "B": Lives(empty), "C": Lives(empty)}
-    shared: Any = SimpleNamespace(
-        host=MemoryHost(), coordinator=None, settings=ServerSettings(gather_s=0.01), history=None, links=links
-    )
-    value = PartitionValue(
-        1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"}, resets=(HeadReset(1, "A", 1, 0),)
-    )
-    start = SessionStart(
-        shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _, __: None,
-        answered=lambda *_: None, insufficient=lambda _: None,
-    )  # fmt: skip
+    value = replace(VALUE, resets=(HeadReset(1, "A", 1, 0),))
+    start = session_start(links)
     assert await start._fence_and_decide(value) == Decided(1, batch.crc, ("A",))
     assert len(links["A"].asked) == 2, "the next life is asked for the batch, too"
     assert start._certain == NO_TRANSACTION, "by its own answer"

@@ -15,7 +15,6 @@ from polonaise.admin.headresets import (
     HeldCopy,
     ask_reset,
     await_reset,
-    check_end,
     decision,
     decisions_from,
     head_state,
@@ -33,6 +32,7 @@ from polonaise.storage.node import StorageNode
 from polonaise.terms import OwnKind
 from polonaise.wire.messages import Confirm, FindBatch
 from rigs.archivedtown import ArchivedTown
+from rigs.headresets import health, lose_majority, reset, state
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 
@@ -40,36 +40,7 @@ from rigs.waiting import time_passes, wait_until
 async def lost_majority(town: Town) -> None:
     """Append three transactions, then wipe two of the three disks."""
     await town.append(b"1", b"2", b"3")
-    for node in town.cluster.storage[1:]:
-        held_down(node, wiped=True)
-    for node in town.cluster.storage[1:]:
-        node.let_up()
-    await wait_until(lambda: len(health(town).get("held", {})) == 3)
-
-
-def health(town: Town) -> dict[str, Any]:
-    told = [server.health()["partitions"].get("0") for server in town.cluster.running_servers]
-    return told[0] or {} if told else {}
-
-
-async def reset(
-    town: Town, to: int, source: str | None = None, seconds: float = 60.0, *, checked: bool = True
-) -> HeadOutcome:
-    """Decide and wait; `checked` is False where the source does not answer to operators, or is too old to tell."""
-
-    async def do(host: Any, coordinator: Any) -> HeadOutcome:
-        state = await head_state(host, coordinator, 0, 2.0)
-        decided = decision(state, to, source, host.clock.wall_us())
-        if checked:
-            await check_end(host, coordinator, state, decided, 2.0)
-        await ask_reset(coordinator, state, decided, 20.0)
-        return await await_reset(host, coordinator, state, decided, seconds)
-
-    return await town.operator(do)
-
-
-async def state(town: Town) -> HeadState:
-    return await town.operator(lambda host, coordinator: head_state(host, coordinator, 0, 2.0))
+    await lose_majority(town)
 
 
 async def records(town: Town) -> list[tuple[int, dict[str, Any]]]:

@@ -15,11 +15,8 @@ from polonaise.admin.headresets import (
     HeadOutcome,
     HeadState,
     HeldCopy,
-    ask_reset,
-    await_reset,
     check_archived,
     decision,
-    head_state,
     with_archived,
 )
 from polonaise.admin.trimming import trim
@@ -32,6 +29,7 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.terms import NO_SESSION
 from rigs.archivedtown import ArchivedTown
 from rigs.fragments import KEY, PARTITION
+from rigs.headresets import health, lose_majority, reset, state
 from rigs.lives import SECOND, put
 from rigs.town import held_down
 from rigs.waiting import wait_until
@@ -54,7 +52,7 @@ class TrimmedTown(ArchivedTown):
             await self.archive()
 
         await self.trim(before)
-        await self.lose_majority()
+        await lose_majority(self, restarted=True)
 
     async def trim(self, before: int) -> None:
         async def drop(log: Log) -> None:
@@ -62,30 +60,8 @@ class TrimmedTown(ArchivedTown):
 
         await self.application("trimmer", drop)
 
-    async def lose_majority(self) -> None:
-        for node in self.cluster.storage[1:]:
-            held_down(node, wiped=True)
-        (server,) = self.cluster.servers
-        server.crash()
-        for node in self.cluster.storage[1:]:
-            node.let_up()
-        await wait_until(lambda: len(self.health().get("held", {})) == 3)
-
-    def health(self) -> dict[str, Any]:
-        told = [server.health()["partitions"].get("0") for server in self.cluster.running_servers]
-        return told[0] or {} if told else {}
-
     async def reset(self, to: int, seconds: float = 30.0) -> HeadOutcome:
-        async def do(host: Any, coordinator: Any) -> HeadOutcome:
-            found = await head_state(host, coordinator, 0, 2.0)
-            decided = decision(found, to, self.name(0), host.clock.wall_us())
-            await ask_reset(coordinator, found, decided, 20.0)
-            return await await_reset(host, coordinator, found, decided, seconds)
-
-        return await self.operator(do)
-
-    async def state(self) -> HeadState:
-        return await self.operator(lambda host, coordinator: head_state(host, coordinator, 0, 2.0))
+        return await reset(self, to, self.name(0), seconds, checked=False)
 
     async def cut(self, last: int) -> None:
         async def do(*_: Any) -> None:
@@ -109,7 +85,7 @@ class TrimmedTown(ArchivedTown):
 
     async def goes_on(self, last: int) -> None:
         """Check that the partition has opened after `last`, and is archived and read as a whole."""
-        await wait_until(lambda: self.health().get("session") is not None)
+        await wait_until(lambda: health(self).get("session") is not None)
         await self.append(b"on")
         await self.archive()
         assert await self.log() == [*BODIES[: last + 1], b"on"]
@@ -145,7 +121,7 @@ async def test_a_reset_within_a_fragment_says_how_to_cut_it_and_cuts_nothing_bef
     assert "or reset the head to no less than 29" in why.value.text
     assert "The ids 28 to 29 of partition 0 are committed" in why.value.text
     assert "polonaise archive restore" in why.value.text
-    assert (await town.state()).copies[0].last == 29, "nothing was cut"
+    assert (await state(town)).copies[0].last == 29, "nothing was cut"
     await town.cut(27)
     await town.goes_on(27)
 
@@ -169,7 +145,7 @@ async def test_a_copy_is_not_cut_for_a_reset_before_the_others_can_be_filled(tow
     lacking = rf"fragment_missing.*ids 0 to {first - 1}.*Nothing was cut.*polonaise archive cut"
     with pytest.raises(DeadlineExceeded, match=lacking):
         await town.reset(27)
-    assert (await town.state()).copies[0].last == 29
+    assert (await state(town)).copies[0].last == 29
     assert town.cluster.partition_value(0).resets[-1].begun == NO_SESSION
     # Another decision is still possible: with the fragment in its place, at its own end.
     for path, raw in moved.items():
@@ -189,7 +165,7 @@ async def test_a_copy_that_an_earlier_version_has_cut_too_early_opens_with_the_f
         patches.setattr("polonaise.server.sessionstart.SessionStart._check_fillable", unlooked)
         with pytest.raises(DeadlineExceeded, match="fragment_missing"):
             await town.reset(27)
-        assert (await town.state()).copies[0].last == 27
+        assert (await state(town)).copies[0].last == 27
     for path, raw in moved.items():
         town.store.put_now(path, raw)
     with pytest.raises(DeadlineExceeded, match=r"polonaise archive cut .* 0=27$"):  # 29 is no choice any more
@@ -205,7 +181,7 @@ async def test_a_reset_waits_for_a_store_that_is_away_and_cuts_nothing(town: Tri
     town.store.away = True
     with pytest.raises(DeadlineExceeded, match="store_unavailable"):
         await town.reset(27)
-    assert (await town.state()).copies[0].last == 29
+    assert (await state(town)).copies[0].last == 29
     town.store.away = False
     await town.goes_on(27)
 
@@ -231,13 +207,13 @@ def test_a_copy_that_has_trimmed_what_a_missed_reset_has_left_of_it_is_filled_fr
         assert missed.replica(0).first > 12, "it holds nothing of what the reset leaves"
         for node in (source, wiped):
             node.let_up()
-        await wait_until(lambda: len(town.health().get("held", {})) == 2)
+        await wait_until(lambda: len(health(town).get("held", {})) == 2)
         await town.cut(12)
         assert (await town.reset(12)).carried_out
         assert town.cluster.partition_value(0).resets[-1].certain >= 7
         await town.append(b"on")
         missed.let_up()
-        await wait_until(lambda: len(town.health().get("engaged", ())) == 3, within_s=60.0)
+        await wait_until(lambda: len(health(town).get("engaged", ())) == 3, within_s=60.0)
         assert missed.replica(0).first == 0
         assert await town.log() == [*BODIES[:13], b"on"]
 

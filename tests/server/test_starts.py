@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from polonaise.client.log import Log
-from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import ConnectionLost, CoordinatorUnavailable, DeadlineExceeded
 from polonaise.host import Host
 from polonaise.node.addresses import coordinator_at
@@ -19,9 +18,7 @@ from polonaise.server import catchup
 from polonaise.server.archivedhistory import ToCopy
 from polonaise.server.catchup import CatchUp
 from polonaise.server.node import Server
-from polonaise.server.protocol import recovery
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
@@ -30,7 +27,8 @@ from polonaise.server.turns import StartTurns
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, PartitionId, TransactionId
 from polonaise.wire.messages import Join, SessionInfo
 from polonaise_proving.stages.simulated import World
-from rigs.scenarios import runs_tests
+from rigs.scenarios import run_alone, runs_tests
+from rigs.sessionstart import CLOSING, CRC, DECIDED, GOOD, VALUE, session_start
 from rigs.town import Town, held_down, in_an_application
 from rigs.trimmed import running
 
@@ -234,9 +232,6 @@ def test_while_a_storage_node_is_away_nobody_looks_for_it_and_when_it_is_back_so
     Town(1, partitions=partitions, server=ServerSettings(copies_max=at_once)).run(story)
 
 
-CLOSING, CRC = 12, 99
-GOOD = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
-VALUE = PartitionValue(1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
 TOOK_S = {"A": 3.0, "B": 2.0, "C": 7.0}
 """How long each takes for a request that syncs."""
 
@@ -276,27 +271,12 @@ class Starting:
         self._host = host
         self._began_s = host.clock.monotonic_s()
         links = {name: Link(host, name) for name in "ABC"}
-        shared: Any = SimpleNamespace(
-            host=host, coordinator=None, settings=ServerSettings(gather_s=0.2), history=None, links=links
-        )
         self.elsewhere: list[tuple[float, bool | None]] = []
-        self.start = SessionStart(
-            shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=self._report,
-            answered=lambda *_: None, insufficient=lambda _: None,
-        )  # fmt: skip
+        self.start = session_start(links, host, gather_s=0.2, report=self._report)
         self.start._connections = links  # type: ignore[assignment]
 
     def _report(self, waits_for: str, elsewhere: bool | None) -> None:
         self.elsewhere.append((round(self._host.clock.monotonic_s() - self._began_s, 1), elsewhere))
-
-
-def on_slow_disks(main: Any) -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        await world.machine("m").start(main).ended()
-
-    world.run(scenario())
 
 
 def test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out() -> None:
@@ -305,9 +285,9 @@ def test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out() -> 
     async def main(host: Host) -> None:
         start = Starting(host).start
         start._answers = dict.fromkeys("ABC", GOOD)
-        joined.append(await start._clean(VALUE, Decided(CLOSING, CRC, ("A", "B"))))
+        joined.append(await start._clean(VALUE, DECIDED))
 
-    on_slow_disks(main)
+    run_alone(World(1), main)
     assert joined == [{"A", "B", "C"}]
 
 
@@ -321,7 +301,7 @@ def test_a_replica_that_answers_a_little_later_than_a_quorum_takes_part() -> Non
         answered.append(sorted(starting.start._answers))
         reports.extend(starting.elsewhere)
 
-    on_slow_disks(main)
+    run_alone(World(1), main)
     assert answered == [["A", "B", "C"]]
     assert reports[0] == (0.0, True), "B can't be reached"
     told_later = {elsewhere for at_s, elsewhere in reports if at_s >= 1.0}

@@ -22,26 +22,23 @@ from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.monitoring.samples import Detail
 from polonaise.node.reasons import Reason
 from polonaise.server.fragmentwatches import ArchiveLag
-from polonaise.server.node import Server
-from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Node
+from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
 from polonaise_proving.stages.simulated.loop import LIFE
 from polonaise_proving.stages.simulated.object_store import SimulatedStore
 from rigs.archivedtown import LOOK_S, ArchivedTown
 from rigs.scenarios import runs_tests
+from rigs.sharedtown import LONG_S, PARTITIONS, SharedTown
 from rigs.town import Town, held_down
 from rigs.waiting import wait_until
 
-PARTITIONS = 4
-LONG_S = 60.0
-"""Virtual seconds within which partitions move if they move at all: looks, graces and quiet times are shorter."""
 ELSEWHERE = mark_of(bytes(16))
 
 
-class TwoWays(Town):
+class TwoWays(SharedTown):
     """A town of two servers, each with a way of its own to the store: one may find it gone while the other does not."""
 
     def __init__(self) -> None:
-        super().__init__(1, servers=2, partitions=PARTITIONS)
+        super().__init__(2)
         self.stores = [SimulatedStore(self.world) for _ in range(2)]
         self.without_store = False
         """Whether the second server is started without a store from now on."""
@@ -53,37 +50,18 @@ class TwoWays(Town):
         number = next(number for number, node in enumerate(self.nodes) if node.process is LIFE.get())
         return None if number and self.without_store else FragmentHistory(self.stores[number], key)
 
-    @property
-    def nodes(self) -> list[Node]:
-        return self.cluster.servers
-
     def store_trouble(self, number: int) -> str:
         """Return why a server can't use the store."""
         return self.at(number).measures().own.fragments_trouble
-
-    def at(self, number: int) -> Server:
-        return self.cluster.owners[self.nodes[number].name]
-
-    def served(self, number: int) -> list[int]:
-        """Return the partitions that a server has a session of."""
-        if not self.nodes[number].running:
-            return []
-        return [each for each, served in self.at(number).partitions.items() if served.owner.session is not None]
 
     async def status(self) -> ClusterStatus:
         return await self.operator(
             lambda host, coordinator: ClusterObserver(host, coordinator, "the coordinator", 2.0).look()
         )
 
-    async def until(self, holds: Callable[[], object]) -> None:
-        await wait_until(lambda: bool(holds()), within_s=LONG_S, every_s=0.5)
-
     async def shared(self) -> None:
         """Wait until each server serves its half."""
         await self.until(lambda: all(len(self.served(number)) == PARTITIONS // 2 for number in range(2)))
-
-    async def all_served(self, *by: int) -> None:
-        await self.until(lambda: sorted(each for number in by for each in self.served(number)) == [*range(PARTITIONS)])
 
 
 @runs_tests
@@ -297,21 +275,31 @@ def test_what_is_lacking_before_a_fragment_is_late_however_little_it_is() -> Non
     ArchivedTown().tell(story)
 
 
+async def missing_fragment(town: ArchivedTown) -> tuple[str, bytes]:
+    """Archive the log as one fragment, trim it, and remove the fragment. Return its path and what it was, once its
+    ids are told to be missing."""
+    await town.append(*(b"%d" % number * 200_000 for number in range(9)))
+    await town.archive()
+
+    async def trimmed(log: Log) -> int:
+        return (await trim(log, town.store, 0)).first
+
+    assert await town.application("operator", trimmed) > 0
+    assert not missing(town)
+    ((name, raw),) = town.store.fragments().items()
+    await town.store.delete(name.path)
+    await wait_until(lambda: bool(missing(town)), within_s=400.0, every_s=1.0)
+    return name.path, raw
+
+
+def missing(town: ArchivedTown) -> str:
+    """What is told of ids of partition 0 that no fragment holds."""
+    return conditions_in(town.server.health())[0].missing
+
+
 def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_are_back() -> None:
     async def story(town: ArchivedTown) -> None:
-        await town.append(*(b"%d" % number * 200_000 for number in range(9)))
-        await town.archive()
-
-        async def trimmed(log: Log) -> int:
-            return (await trim(log, town.store, 0)).first
-
-        first = await town.application("operator", trimmed)
-        assert first > 0
-        assert conditions_in(town.server.health())[0].missing == ""
-        (name,) = town.store.fragments()
-        raw = town.store.fragments()[name]
-        await town.store.delete(name.path)
-        await wait_until(lambda: bool(conditions_in(town.server.health())[0].missing), within_s=60.0, every_s=1.0)
+        path, raw = await missing_fragment(town)
         condition = conditions_in(town.server.health())[0]
         assert "no fragment in the store holds id 0" in condition.missing
         assert (Reason.FRAGMENTS_MISSING, condition.missing) in condition.reasons
@@ -322,8 +310,8 @@ def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_a
         lag = town.lag()
         assert lag is not None
         assert lag.due_us is None, "and not since when: 0 would say that nothing is late"
-        town.store.put_now(name.path, raw)
-        await wait_until(lambda: not conditions_in(town.server.health())[0].missing, within_s=60.0, every_s=1.0)
+        town.store.put_now(path, raw)
+        await wait_until(lambda: not missing(town), within_s=60.0, every_s=1.0)
 
     ArchivedTown().tell(story)
 
@@ -331,20 +319,10 @@ def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_a
 @pytest.mark.slow
 def test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are() -> None:
     async def story(town: ArchivedTown) -> None:
-        await town.append(*(b"%d" % number * 200_000 for number in range(9)))
-        await town.archive()
-
-        async def trimmed(log: Log) -> int:
-            return (await trim(log, town.store, 0)).first
-
-        assert await town.application("operator", trimmed) > 0
-        (name,) = town.store.fragments()
-        raw = town.store.fragments()[name]
-        await town.store.delete(name.path)
-        await wait_until(lambda: bool(conditions_in(town.server.health())[0].missing), within_s=400.0, every_s=1.0)
-        town.store.put_now(name.path, raw)
+        path, raw = await missing_fragment(town)
+        town.store.put_now(path, raw)
         await asyncio.sleep(20.0)
-        assert not conditions_in(town.server.health())[0].missing
+        assert not missing(town)
 
     ArchivedTown(archive_look_s=300.0).tell(story)
 
@@ -355,8 +333,7 @@ def test_a_partition_of_which_it_is_not_known_what_is_committed_is_not_taken_for
         await town.archive()
         assert await town.lags(0) == ArchiveLag(0, 0, 0)
         for node in town.cluster.storage[:2]:
-            node.hold_down()
-            node.crash()
+            held_down(node)
         (server,) = town.cluster.servers
         server.crash()
         await wait_until(lambda: server.running and town.lag() is not None, within_s=120.0, every_s=1.0)
@@ -377,8 +354,7 @@ def test_the_age_is_not_known_while_what_is_lacking_can_not_be_read() -> None:
         await town.lags(0)
         await town.append(b"second")
         for node in town.cluster.storage[:2]:
-            node.hold_down()
-            node.crash()
+            held_down(node)
         assert served.owner.committed == 1
         assert await town.lags(1) == ArchiveLag(1, None, 1), "unlike 0, which would say that nothing is late"
         for node in town.cluster.storage[:2]:
