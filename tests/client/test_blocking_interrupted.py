@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -62,6 +62,16 @@ class Interruption:
                 self.happened = True
                 sys.setprofile(None)
                 raise self.raised
+
+
+def everywhere() -> Iterator[Interruption]:
+    """Interruptions at one place after the other, until one has come to no place any more."""
+    for at in itertools.count():
+        interruption = Interruption(at)
+        yield interruption
+        if not interruption.happened:
+            assert at > 5, "it was broken off at several places"
+            return
 
 
 def _build(tx: Draft) -> int:
@@ -227,40 +237,33 @@ def test_what_a_handler_raises_is_what_the_call_raises(what: str, kind: type[Bas
 def test_a_lease_whose_acquisition_is_broken_off_is_not_kept() -> None:
     with testing.blocking_log() as log:
         log.append(b"first").result()
-        at, happened = 0, True
-        while happened:
-            lease, interruption = log.lease("name", duration_s=60.0), Interruption(at)
+        for interruption in everywhere():
+            lease = log.lease("name", duration_s=60.0)
             try:
                 with interruption:
                     lease.acquire()
             except Limit:
                 block_until(lambda lease=lease: not lease.held)  # type: ignore[misc]
                 with log.lease("name", duration_s=60.0) as other:
-                    assert other.held, f"at place {at}"
+                    assert other.held
             else:
                 lease.release()
-            at, happened = at + 1, interruption.happened
-        assert at > 5
 
 
 def test_a_lease_that_was_held_before_is_kept_if_asking_for_it_again_is_broken_off() -> None:
     with testing.blocking_log() as log, log.lease("name") as lease:
-        at, happened = 0, True
-        while happened:
-            interruption = Interruption(at)
+        for interruption in everywhere():
             with suppress(Limit), interruption:
                 lease.acquire()
-            at, happened = at + 1, interruption.happened
             log.high_water_mark(0)
-            assert lease.held, f"at place {at}"
+            assert lease.held
 
 
 def test_a_group_that_nobody_has_joined_in_the_end_works_on_nothing() -> None:
     with testing.blocking_log() as log:
         log.append(b"first").result()
-        at, happened = 0, True
-        while happened:
-            group, interruption = log.group("name", handler=lambda _: None), Interruption(at)
+        for interruption in everywhere():
+            group = log.group("name", handler=lambda _: None)
             try:
                 with interruption:
                     group.__enter__()
@@ -270,19 +273,14 @@ def test_a_group_that_nobody_has_joined_in_the_end_works_on_nothing() -> None:
                     block_until(lambda other=other: other.partitions == (0,))  # type: ignore[misc]
             else:
                 group.leave()
-            at, happened = at + 1, interruption.happened
-        assert at > 5
 
 
 def test_a_reading_whose_making_is_broken_off_reads_nothing_ahead() -> None:
     with testing.blocking_log() as log:
         log.append(b"first").result()
-        at, happened = 0, True
-        while happened:
-            interruption = Interruption(at)
+        for interruption in everywhere():
             with suppress(Limit), interruption:
                 log.read(0).close()
-            at, happened = at + 1, interruption.happened
         gc.collect()
         block_until(
             lambda: not any("_Pump" in repr(task) for task in log.call(lambda _: _tasks())), "the readers have ended"
@@ -320,23 +318,16 @@ def test_an_iteration_that_is_broken_off_passes_over_nothing() -> None:
 
 
 def test_a_close_that_is_broken_off_can_be_called_again() -> None:
-    at, happened = 0, True
-    while happened:
+    for interruption in everywhere():
         log = testing.blocking_log()
         thread = log._background._thread
-        interruption = Interruption(at)
-        try:
-            with interruption:
-                log.close()
-        except Limit:
-            pass
+        with suppress(Limit), interruption:
+            log.close()
         log.close()
         thread.join(10)
         assert not thread.is_alive()
         with pytest.raises(Closed):
             log.append(b"x")
-        at, happened = at + 1, interruption.happened
-    assert at > 5
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from polonaise.errors import (
     ViewUnfit,
 )
 from polonaise.terms import FailureReason
-from rigs.clients import World
+from rigs.clients import Memo, World
 from rigs.fakeserver import FakeServer
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
@@ -395,22 +395,13 @@ async def test_closing_settles_what_is_pending(world: World, ready_client: Log) 
     await ready_client.close()
 
 
-class Unusable:
+class Unusable(Memo):
     """A view whose mark can't be told, or is of another log."""
 
-    def __init__(self, mark: int | PolonaiseError) -> None:
-        self._mark = mark
-
     def high_water_mark(self, partition: int) -> int:
-        if isinstance(self._mark, PolonaiseError):
-            raise self._mark
-        return self._mark
-
-    def apply(self, tx: Any) -> None:
-        raise AssertionError
-
-    def failed(self, partition: int, id: int, error: Exception) -> None:
-        raise AssertionError
+        if isinstance(self.mark, PolonaiseError):
+            raise self.mark
+        return self.mark
 
 
 @pytest.mark.parametrize(("mark", "raises"), [(ViewUnfit("a table is gone"), ViewUnfit), (7, ClientAhead)])

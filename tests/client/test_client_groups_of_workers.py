@@ -26,6 +26,13 @@ from rigs.waiting import nothing_happens_for, wait_until
 GRACEFUL_S_MAX = 0.5
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups look at their partitions, and save positions, more often than in production."""
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+
+
 class Handled:
     """What handlers were given, by partition, and by whom."""
 
@@ -144,7 +151,6 @@ async def test_a_handler_that_hangs_is_told_and_no_more_once_it_goes_on() -> Non
 async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     may_go_on = asyncio.Event()
 
     def failing_until_then(method: Any, what: str) -> Any:
@@ -175,8 +181,7 @@ async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_append
         await group.leave()
 
 
-async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+async def test_lag_is_told_while_a_handler_is_slow() -> None:
     handled = Handled()
     handled.gate.clear()
     async with testing.log() as log:
@@ -188,8 +193,7 @@ async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-async def test_a_position_is_saved_once_in_a_while_and_not_because_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+async def test_a_position_is_saved_once_in_a_while_and_not_because_of_itself() -> None:
     handled = Handled()
     async with testing.log() as log:
         async with log.group("g", handler=handled.worker("a")):
@@ -220,42 +224,30 @@ async def test_a_worker_that_was_replaced_is_fenced_and_begins_where_the_positio
             assert group.health()["partitions"]["0"]["epoch"] == epoch + 2
 
 
-async def test_the_position_before_a_transaction_that_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
-    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
-    handled = Handled()
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+async def test_the_position_before_a_transaction_that_is_not_done_is_kept(how: str) -> None:
+    handled, never = Handled(), asyncio.Event()
+
+    async def handle(tx: Transaction) -> None:
+        if tx.data == b"3" and how == "hangs":
+            await never.wait()
+        await handled.worker("a")(tx)
+
     handled.fails_on = {b"3"}
     async with testing.log() as log:
         await appended(log, 1, 6)
-        async with log.group("g", handler=handled.worker("a")):
+        async with log.group("g", handler=handle, lease_s=1.0):
             await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] == 2)
         handled.fails_on = set()
-        async with log.group("g", handler=handled.worker("b")):
+        async with log.group("g", handler=handled.worker("b"), lease_s=1.0):
             await wait_until(lambda: len(handled.bodies[0]) == 6)
     assert handled.bodies[0] == numbers(6), "none comes twice"
 
 
 @pytest.mark.slow
-async def test_the_position_before_a_transaction_that_hangs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
-    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
-    never = asyncio.Event()
-
-    async def handle(tx: Transaction) -> None:
-        if tx.data == b"3":
-            await never.wait()
-
-    async with testing.log() as log:
-        await appended(log, 1, 6)
-        async with log.group("g", handler=handle, lease_s=1.0):
-            await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] == 2)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fails", "hangs", "has nothing to read"])
-async def test_a_position_that_an_operator_sets_is_taken_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
-    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+async def test_a_position_that_an_operator_sets_is_taken_up(how: str) -> None:
     handled: list[bytes] = []
     never = asyncio.Event()
 
@@ -285,7 +277,6 @@ async def test_a_position_that_an_operator_sets_is_taken_up(how: str, monkeypatc
 async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     monkeypatch.setattr(workerpartition, "_SILENT_S_MAX", 0.3)
     handled = Handled()
     async with testing.log(partitions=2) as log, log.group("g", handler=handled.worker("a")) as group:
@@ -317,7 +308,6 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
 async def test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     handled = Handled()
     async with testing.log() as log:
         await appended(log, 1, 6)

@@ -154,17 +154,6 @@ async def test_following_goes_on_with_what_is_appended(world: World, client: Log
     assert seen == [b"%d" % number for number in range(5)]
 
 
-async def test_leaving_a_read_early_leaves_no_request_behind(world: World) -> None:
-    filled(world)
-    client = await world.client(settings={"read_bytes": 1})
-    reading = client.read()
-    async for tx in reading:
-        if tx.id == 15:
-            break
-    await reading.aclose()
-    await wait_until(lambda: len(asyncio.all_tasks()) <= 2 + len(world.host.tasks))
-
-
 async def test_a_read_goes_on_over_broken_connections_and_moves(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 1})

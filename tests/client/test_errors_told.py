@@ -40,7 +40,7 @@ from polonaise.errors import (
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark
-from rigs.clients import World
+from rigs.clients import Memo, World
 from rigs.raised import IN_A_THREAD, ON_THE_LOOP
 from rigs.raising import check_small, raised
 from rigs.storage import FixedAddresses
@@ -166,36 +166,29 @@ async def test_a_worker_whose_handler_raises_it_says_so_and_tries_again(raised: 
         await wait_until(lambda: group.health()["well"])
 
 
-class Sums:
+class Raising(Memo):
     """A view that raises what it is told to."""
 
     def __init__(self, raised: BaseException) -> None:
+        super().__init__()
         self.raised: BaseException | None = raised
-        self.applied = -1
-        self.failures: list[Exception] = []
 
-    def high_water_mark(self, partition: int) -> int:
-        return self.applied
-
-    def apply(self, tx: Transaction) -> None:
+    def apply(self, tx: Transaction) -> None:  # type: ignore[override]  # a plain function, as most views have it
         if self.raised is not None:
             raise self.raised
-        self.applied = tx.id
-
-    def failed(self, partition: int, id: int, error: Exception) -> None:
-        self.failures.append(error)
+        self.mark = tx.id
 
 
 @pytest.mark.parametrize("raised", ON_THE_LOOP)
 async def test_a_view_that_raises_it_is_told_so_and_given_the_transaction_again(raised: BaseException) -> None:
-    view = Sums(raised)
+    view = Raising(raised)
     async with testing.log(view=view) as log:
         receipt = log.append(b"0", 0)
         await wait_until(lambda: len(view.failures) >= 2)
         assert "no stomach" in str(log.trouble(0))
         view.raised = None
         await receipt.applied()
-        assert view.applied == 0
+        assert view.mark == 0
 
 
 PACKAGES = (polonaise, polonaise_proving)
@@ -290,15 +283,9 @@ def test_a_receipt_says_that_it_can_not_be_pickled() -> None:
         pickle.dumps(log.append(b"x"))
 
 
-class Unfit:
+class Unfit(Memo):
     def high_water_mark(self, partition: int) -> int:
         raise ViewUnfit("not what is needed")
-
-    def apply(self, tx: Any) -> None:
-        raise AssertionError
-
-    def failed(self, partition: int, id: int, error: Exception) -> None:
-        raise AssertionError
 
 
 async def _append_in_a_while(log: Any) -> None:

@@ -16,7 +16,6 @@ from polonaise.errors import (
     AppendUnknown,
     BadOption,
     BeyondLog,
-    Closed,
     CopiesUnproved,
     DeadlineExceeded,
     InsufficientReplicas,
@@ -61,9 +60,9 @@ async def waiting_for_proof(world: World, log: Log, zones: int = 0) -> tuple[Rec
 # ------------------------------------------------------------------ success waits for the proof
 
 
-async def test_an_append_succeeds_when_its_copies_are_proved_and_not_when_it_is_committed(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_an_append_succeeds_when_its_copies_are_proved_and_not_when_it_is_committed(
+    world: World, log: Log
+) -> None:
     receipt, waiting = await waiting_for_proof(world, log, zones=2)
     assert sent(world) == [Operation(0, 4, b"", b"\3\2")]
     assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(0, 3, 2)]
@@ -214,9 +213,9 @@ async def test_an_append_without_enough_replicas_is_refused(world: World) -> Non
     assert world.server.heard.proofs == []
 
 
-async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is_in_the_log(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is_in_the_log(
+    world: World, log: Log
+) -> None:
     receipt, waiting = await waiting_for_proof(world, log)
     await log.close()
     with pytest.raises(CopiesUnproved, match="in the log as 0"):
@@ -226,9 +225,9 @@ async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is
         await receipt
 
 
-async def test_a_submission_of_a_client_that_is_closed_before_the_proof_tells_its_receipt(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_submission_of_a_client_that_is_closed_before_the_proof_tells_its_receipt(
+    world: World, log: Log
+) -> None:
     submission = log.submit(build)
     await wait_until(lambda: world.server.held_proofs)
     await log.close()
@@ -250,15 +249,6 @@ async def test_a_context_that_can_not_have_its_copies_in_time_says_so(world: Wor
 
     with pytest.raises(AppendExpired, match=r"it needs 3 copies in 2 zones, and the replicas that are engaged"):
         await run()
-
-
-async def test_an_append_that_was_not_sent_when_the_client_is_closed_failed(world: World) -> None:
-    log = await world.client()
-    world.server.crash()
-    receipt = log.append(b"1", copies=3)
-    await log.close()
-    with pytest.raises(Closed):
-        await receipt
 
 
 # ------------------------------------------------------------------ servers of an older version

@@ -217,15 +217,6 @@ async def test_clients_spread_over_the_servers_of_their_list(town: Town) -> None
 # ---------------------------------------------------------------------- servers that are gone
 
 
-@asking_servers
-async def test_a_client_whose_server_dies_goes_on_with_another(life: Life) -> None:
-    dying = life.server(life.asked)
-    held_down(dying)
-    await life.append_everywhere()
-    assert life.asked == life.others(dying.name)[0].name
-    await wait_until(lambda: life.version == owners(life.town)[0])
-
-
 @pytest.mark.slow
 @in_a_town_of_two
 async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_is_gone_and_the_list_again(
@@ -506,6 +497,30 @@ async def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() 
     assert servers.asked == []
 
 
+async def test_a_closed_client_leaves_no_connection_and_makes_none() -> None:
+    servers = Answering()
+    servers.add("a:1", told(1))
+    async with servers.discovery() as discovery:
+        asking = asyncio.ensure_future(discovery.assignment_after(1))
+        await wait_until(lambda: servers.requests)
+        await discovery.close()
+        with pytest.raises((Closed, ConnectionLost)):
+            await asking
+        with pytest.raises(PolonaiseError):
+            await discovery.unique_id()
+        await nothing_happens_for(0.05)
+        assert [connection.closed is not None for connection in servers.connections] == [True]
+
+
+async def test_a_hundred_partitions_that_have_lost_their_owner_ask_twice_for_all() -> None:
+    servers = Answering()
+    servers.add("a:1", told(2))
+    async with servers.discovery() as discovery:
+        read = await asyncio.gather(*(discovery.assignment() for _ in range(100)))
+    assert {each.version for each in read} == {2}
+    assert len(servers.asked) <= 2
+
+
 # ---------------------------------------------------------------------- connections
 
 
@@ -561,37 +576,6 @@ async def test_the_assignment_that_all_are_told_is_booked_on_no_connection_that_
 
 def test_what_a_server_says_of_its_trouble_is_made_fit_for_a_log() -> None:
     assert _assignment_in(told(1, trouble="down\n\x1b[31m2026 all is well")).trouble.isprintable()
-
-
-@asking_servers
-async def test_a_closed_client_leaves_no_connection_and_makes_none(life: Life) -> None:
-    assert life.asked
-    asking = asyncio.ensure_future(life.discovery.assignment_after(10**6))
-    await time_passes(0.1)
-    await life.discovery.close()
-    with pytest.raises((Closed, ConnectionLost)):
-        await asking
-    assert not life.asked
-    with pytest.raises(PolonaiseError):
-        await life.discovery.unique_id()
-    await nothing_happens_for(1)
-    assert not life.asked
-
-
-@asking_servers
-async def test_a_hundred_partitions_that_have_lost_their_owner_ask_twice_for_all(life: Life) -> None:
-    asked = 0
-    ask = life.discovery._ask
-
-    async def count(*arguments: Any) -> Any:
-        nonlocal asked
-        asked += isinstance(arguments[0], GetAssignment) and arguments[0].version_known < 0
-        return await ask(*arguments)
-
-    life.discovery._ask = count  # type: ignore[method-assign]
-    read = await asyncio.gather(*(life.discovery.assignment() for _ in range(100)))
-    assert {each.version for each in read} == {life.version}
-    assert asked <= 2
 
 
 @in_a_town_of_two

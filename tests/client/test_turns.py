@@ -332,23 +332,6 @@ async def test_who_waits_for_a_turn_is_told_when_the_client_ends() -> None:
     assert any(isinstance(error, Closed) for error in told)
 
 
-@pytest.mark.slow
-async def test_a_context_whose_time_is_over_is_told_of_the_conflicts() -> None:
-    cluster = testing.MemoryCluster()
-    mine, theirs = Counting(), Counting()
-    async with cluster.connect(view=mine) as log, cluster.connect(view=theirs) as other:
-
-        async def always_too_late(tx: polonaise.Draft) -> None:
-            tx.write_lock("counter", 1)
-            if theirs.number == 3:
-                await asyncio.Event().wait()
-            await other.run(theirs.count)
-            tx.append(b"0")
-
-        with pytest.raises(AppendExpired, match=r"took too long.*3 of them for conflicts"):
-            await log.run(always_too_late, timeout=0.5)
-
-
 @pytest.mark.parametrize("stops", [False, True])
 async def test_contexts_that_wait_are_woken_in_the_order_in_which_they_came(stops: bool) -> None:
     """In the simulator a seed is one run: their order must not depend on where in memory they are."""
