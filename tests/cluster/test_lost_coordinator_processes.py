@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,19 @@ async def test_the_first_notes_do_not_wait_for_the_usual_interval(tmp_path: Path
         await until_noted(tmp_path)
 
 
+@contextlib.asynccontextmanager
+async def served_again(cluster: ObservedCluster) -> AsyncIterator[polonaise.Log]:
+    """Run another server of the cluster, and a client beside it."""
+    server = await started(
+        lambda host, ready, http: run_server(host, cluster.coordinator, {}, 1, ServerSettings(), ready, http=http)
+    )
+    try:
+        async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
+            yield log
+    finally:
+        await server.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("with_backup", [False, True])
 async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp_path: Path, with_backup: bool) -> None:
@@ -163,16 +177,10 @@ async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp
         made = await recovered(cluster, known)
         assert made.description.key == key
         assert not made.silent
-        server = await started(
-            lambda host, ready, http: run_server(host, cluster.coordinator, {}, 1, ServerSettings(), ready, http=http)
-        )
-        try:
-            async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
-                assert (await log.append(b"another", partition=0)).id == 1
-                assert [tx.data async for tx in log.read(0)] == [b"one payment", b"another"]
+        async with served_again(cluster) as log:
+            assert (await log.append(b"another", partition=0)).id == 1
+            assert [tx.data async for tx in log.read(0)] == [b"one payment", b"another"]
             assert isinstance(await _refused(recovered(cluster)), AlreadyInitialized)
-        finally:
-            await server.stop()
 
 
 @pytest.mark.slow
@@ -193,14 +201,8 @@ async def test_one_value_that_is_gone_is_made_again_with_the_others_once_what_is
         (tmp_path / "coordinator").rename(tmp_path / "lost")
         await recovered(cluster)
         assert await ids_given(cluster) > given
-        server = await started(
-            lambda host, ready, http: run_server(host, cluster.coordinator, {}, 1, ServerSettings(), ready, http=http)
-        )
-        try:
-            async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
-                assert (await log.append(b"another", partition=0)).id == 1
-        finally:
-            await server.stop()
+        async with served_again(cluster) as log:
+            assert (await log.append(b"another", partition=0)).id == 1
 
 
 async def ids_given(cluster: ObservedCluster) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import pytest
 
@@ -70,30 +69,6 @@ async def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it(rig: Rig) -
         await connection.request(HighWaterMark(), deadline_s=5)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
-
-
-@simulated
-async def test_a_packet_of_many_requests_does_not_hold_up_the_others(rig: Rig) -> None:
-    """Ten thousand messages fit into one packet, and answering them all in one turn would stop the node for seconds."""
-    heard_in: list[int] = []
-    turn = 0
-
-    def next_turn() -> None:
-        nonlocal turn
-        turn += 1
-        if len(heard_in) < 5_000:
-            asyncio.get_running_loop().call_soon(next_turn)
-
-    def hear(connection: Connection, message: Message, request: int, partition: int) -> None:
-        if not heard_in:
-            next_turn()
-        heard_in.append(turn)
-
-    rig.server.on_message = hear
-    flooding = await rig.greeted_raw()
-    flooding.say(b"".join(HighWaterMark().frame(request=1)) * 5_000)
-    await wait_until(lambda: len(heard_in) == 5_000)
-    assert max(Counter(heard_in).values()) <= 64
 
 
 @simulated
@@ -237,18 +212,6 @@ async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answe
     assert 4 <= len(peer.heard_of(Ping)) <= 7
     assert isinstance(rig.server.closed[0], ConnectionLost)
     assert "raw was silent" in str(rig.server.closed[0])
-
-
-@simulated
-async def test_a_paused_process_is_found_dead_within_seconds(rig: Rig) -> None:
-    connection = await rig.connect()
-    await asyncio.sleep(3)
-    rig.server_process.pause()
-    began_s = rig.world.now
-    await wait_until(lambda: connection.closed is not None)
-    assert rig.world.now - began_s < 7
-    assert isinstance(connection.closed, ConnectionLost)
-    rig.server_process.resume()
 
 
 @simulated

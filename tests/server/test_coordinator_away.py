@@ -144,7 +144,7 @@ async def test_a_server_that_stops_then_hands_nothing_over_and_closes(town: Town
 
 @in_an_application
 async def test_a_server_that_stops_while_the_coordinator_is_silent_says_why_it_hands_nothing_over(
-    town: Town, log: Log
+    town: Town, log: Log, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     await log.append(b"before", 0)
     server: Any = next(iter(town.cluster.owners.values()))
@@ -153,18 +153,9 @@ async def test_a_server_that_stops_while_the_coordinator_is_silent_says_why_it_h
         await asyncio.Event().wait()
 
     server.parts.shared.coordinator.assignment = silent
-    told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("polonaise.server.assignmentfollowing")
-    logger.addHandler(handler)
-    try:
-        await server.close()
-    finally:
-        logger.removeHandler(handler)
-    assert [line.split(": ", 1)[1] for line in told if "handed over nothing" in line] == [
-        "the coordinator gave no answer"
-    ]
+    await server.close()
+    told = [line for line in caplog.messages if "handed over nothing" in line]
+    assert [line.split(": ", 1)[1] for line in told] == ["the coordinator gave no answer"]
 
 
 def with_more(town: Town, key: str) -> None:

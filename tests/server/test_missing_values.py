@@ -13,7 +13,7 @@ from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
 from polonaise.client.log import Log
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ASSIGNMENT, DESCRIPTION, EXPECTED, UNIQUE_ID, partition_key
-from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PolonaiseError
+from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.node import Server
@@ -112,20 +112,6 @@ async def refused(server: Server) -> PolonaiseError:
     with pytest.raises(PolonaiseError) as told:
         await wait
     return told.value
-
-
-def test_a_new_client_is_sent_to_a_health_and_a_log_that_say_why(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(town: Town, log: Log) -> None:
-        await town.has_a_server()
-        missing(town, UNIQUE_ID)
-        error = await refused(town.server)
-        assert isinstance(error, CoordinatorDamaged)
-        assert "its log and health say why" in error.text
-        assert "unique-id at the simulated coordinator: it is missing" in town.server.health()["coordinator"]
-        assert "unique-id at the simulated coordinator: it is missing" in caplog.text
-
-    with caplog.at_level(logging.WARNING):
-        in_a_noting_town(story)
 
 
 def test_unique_ids_that_can_be_read_and_not_given_out_are_told_until_they_can_be() -> None:

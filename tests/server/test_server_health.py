@@ -291,7 +291,3 @@ async def test_a_storage_node_that_does_not_answer_holds_up_nobody_who_asks_for_
 def test_a_document_that_is_none_is_refused(document: bytes) -> None:
     with pytest.raises(ProtocolError):
         _parsed(document)
-
-
-def test_a_document_is_read() -> None:
-    assert _parsed(json.dumps({"scrub": {"found": 0}}).encode()) == {"scrub": {"found": 0}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from zlib import crc32
 
@@ -339,9 +339,32 @@ async def _read_all(host: Host) -> list[Batch]:
     return await owner.read_all()
 
 
-def starting(damage: Any, code: str, **settings: Any) -> None:
-    """A node with a partition does not start after this was done to its files, and says why."""
+def of_another_format(node: Node) -> None:
+    raw = bytearray(encode_header(KEY, 0)[:124])
+    raw[4] = 2
+    node.disk.overwrite(CONTROL, 0, bytes(raw) + crc32(raw).to_bytes(4, "little"))
 
+
+@pytest.mark.parametrize(
+    ("damage", "code", "settings"),
+    [
+        pytest.param(lambda node: remove_entry(node.disk, CONTROL), "control_file_missing", {}, id="missing"),
+        pytest.param(lambda node: node.disk.truncate(CONTROL, 0), ControlFileDamaged.code, {}, id="empty"),
+        *(
+            pytest.param(
+                lambda node, at=at: node.disk.flip_bit(CONTROL, at), ControlFileDamaged.code, {}, id=f"bit {at}"
+            )
+            for at in (0, 4, 9, 20, 125)
+        ),
+        pytest.param(of_another_format, UnsupportedFormat.code, {}, id="another format"),
+        pytest.param(
+            lambda node: None, WrongClusterKey.code, {"cluster_key": bytes(range(2, 18))}, id="another cluster's"
+        ),
+    ],
+)
+def test_a_node_does_not_start_in_a_directory_whose_control_file_is_not_its_own_and_whole(
+    damage: Callable[[Node], object], code: str, settings: dict[str, Any]
+) -> None:
     async def script(host: Host, node: Node) -> None:
         await filled(host, Maker().batches(3))
         node.process.crash()
@@ -350,30 +373,6 @@ def starting(damage: Any, code: str, **settings: Any) -> None:
         assert node.process.failure.code == code
 
     simulate(script)
-
-
-def test_a_missing_control_file_is_not_an_empty_node() -> None:
-    starting(lambda node: remove_entry(node.disk, CONTROL), "control_file_missing")
-
-
-@pytest.mark.parametrize("offset", [0, 4, 9, 20, 125])
-def test_a_control_file_with_a_damaged_header_is_refused(offset: int) -> None:
-    starting(lambda node: node.disk.flip_bit(CONTROL, offset), ControlFileDamaged.code)
-
-
-def test_an_empty_control_file_is_refused() -> None:
-    starting(lambda node: node.disk.truncate(CONTROL, 0), ControlFileDamaged.code)
-
-
-def test_the_directory_of_another_format_is_refused() -> None:
-    raw = bytearray(encode_header(KEY, 0)[:124])
-    raw[4] = 2
-    header = bytes(raw) + crc32(raw).to_bytes(4, "little")
-    starting(lambda node: node.disk.overwrite(CONTROL, 0, header), UnsupportedFormat.code)
-
-
-def test_the_directory_of_another_cluster_is_refused() -> None:
-    starting(lambda node: None, WrongClusterKey.code, cluster_key=bytes(range(2, 18)))
 
 
 @simulated

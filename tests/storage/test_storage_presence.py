@@ -290,17 +290,6 @@ async def test_a_copy_in_the_place_of_files_is_not_believed_to_be_them(
     await owner.bring_up(made)
 
 
-@simulated
-async def test_files_of_partitions_that_nobody_writes_are_looked_for_too(host: Host, node: Node) -> None:
-    await filled(host, Maker().batches(3))
-    await asyncio.sleep(NOTICED_S)
-    replica = node.node._partitions[PARTITION]
-    assert replica.whole
-    remove_entry(node.disk, f"{DIRECTORY}/{PARTITION}")
-    await asyncio.sleep(NOTICED_S)
-    assert not replica.whole
-
-
 @pytest.mark.parametrize("is_written", [False, True], ids=["idle", "written"])
 @simulated
 async def test_files_are_looked_for_although_those_of_another_partition_cant_be(

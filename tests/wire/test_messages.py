@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polonaise.errors import FrameDamaged, FrameTooLarge, ProtocolError
 from polonaise.wire import codec
 from polonaise.wire.codec import HEADER_BYTES, Frames, Message
-from polonaise.wire.messages import Batches, Flush, GetRegister, Hello, Refused
+from polonaise.wire.messages import Batches, Flush, Hello, Refused
 from rigs.hostile import raw_frame
 
 _BY_FORM: dict[str, st.SearchStrategy[Any]] = {
@@ -74,17 +74,6 @@ def test_however_the_stream_is_cut_the_same_messages_come_out(said: list[Message
         heard += [codec.decode(cut) for cut in frames.feed(stream[start:stop])]
     assert heard == said
     assert not frames.kept_bytes
-
-
-def test_frames_arrive_byte_by_byte_and_all_at_once() -> None:
-    said = [Flush(), GetRegister(b"epoch"), Refused(7, "fenced", "session 8 exists")]
-    stream = b"".join(on_the_wire(message) for message in said)
-    frames, heard = Frames(), []
-    for position in range(len(stream)):
-        heard += frames.feed(stream[position : position + 1])
-        assert (frames.kept_bytes > 0) == (sum(len(on_the_wire(m)) for m in said[: len(heard)]) != position + 1)
-    assert [codec.decode(cut) for cut in heard] == said
-    assert [codec.decode(cut) for cut in received(stream)] == said
 
 
 def test_no_more_is_kept_than_has_come() -> None:

@@ -263,15 +263,3 @@ LATE_RENEWAL = [LeaseAnswer.TAKEN, LeaseAnswer.HELD, LeaseAnswer.TAKEN]
 
 def test_a_renewal_that_comes_late_takes_the_lease_from_nobody() -> None:
     assert late_renewal(LeaseTable) == LATE_RENEWAL
-
-
-def test_why_a_renewal_counts_only_while_the_lease_is_held() -> None:
-    """The one course in which an answer that comes late would make a second holder: over two owners."""
-    table, late_s = began(), 104.7
-    hold(table, A, 100.0)  # A counts it until 104.75, and asks to renew it at 104.7: that is long on its way
-    assert answers(hold(table, B, 105.0)) == [LeaseAnswer.HELD], "until 109.75"
-    table = began(106.0)
-    assert answers(hold(table, A, 106.5, renews=True)) == [LeaseAnswer.HELD]
-    tenure = Tenure()
-    tenure.renewed(late_s, 5.0)
-    assert tenure.holds(106.6), "so A, if it believed that, would hold the lease beside B"
