@@ -407,6 +407,15 @@ async def test_a_server_that_says_that_it_cannot_read_the_assignment_is_asked_la
     assert servers.asked[-2:] == ["well:2"] * 2
 
 
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_newest_of_answers_is_taken_where_all_are_stale(seed: int) -> None:
+    servers = Answering(seed)
+    for version in (3, 5, 4):
+        servers.add(f"cut-off:{version}", told(version, trouble="[coordinator_unavailable] no answer"))
+    async with servers.discovery() as discovery:
+        assert (await discovery.assignment()).version == 5
+
+
 async def test_a_wait_at_a_server_that_cannot_read_the_assignment_ends_and_the_next_is_at_another() -> None:
     servers = Answering()
     servers.add("cut-off:1", told(1, trouble="[coordinator_unavailable] no answer"))
