@@ -23,7 +23,7 @@ from polonaise.node.reasons import (
     store_away,
 )
 from polonaise.storage.measures import StorageNodeHealth
-from polonaise.terms import NO_TRANSACTION, PartitionId, counted
+from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, counted
 
 
 class HealthStatus(enum.StrEnum):
@@ -90,6 +90,7 @@ def condition_of(
     `told` is what the document tells of the server, so that it is read once for all partitions.
     """
     told = told or ServerTold.of(answer)
+    own, nodes = told.own, told.own.storage
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     # Without a session no members are told, and never by a server of an older version, where every storage node holds
@@ -101,7 +102,7 @@ def condition_of(
         or node.get("unavailable", {}).get(str(partition))
         or late.get(name)
         or ("being brought up to date" if node["connected"] else "not tried yet")
-        for name, node in answer["storage"].items()
+        for name, node in nodes.items()
         if (members is None or name in members) and ((health["ready"] and name not in engaged) or not node["connected"])
     }
     waits_for = "" if health["ready"] else health["waits_for"]
@@ -109,34 +110,34 @@ def condition_of(
     # partition.
     scrub = {
         name: _of(partition, node["scrub"])
-        for name, node in answer["storage"].items()
+        for name, node in nodes.items()
         if "scrub" in node and (members is None or name in members)
     }
-    fragments = answer.get("fragments_scrub")
     committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(
         partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
-        None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
+        None if own.fragments_scrub is None else _of(partition, own.fragments_scrub), own.coordinator,
         health["generation"], health.get("session"),
-        [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
-        _change_in(health), lacking_copies(answer, health), without_spare(health),
+        [name for name in left_out if not nodes[name]["connected"]], own.tls, _change_in(health),
+        lacking_copies(members, health.get("next"), own.replication_factor, len(nodes)), without_spare(health),
         tuple(health.get("stops_without", ())), clock_trouble(told),
-        stand_still(health.get("times_stand_still_until_us")), tuple(members or ()),
-        store_away(told.own),
-        answer.get("fragments_missing", {}).get(str(partition), ""),
-        answer.get("fragments_failed", {}).get(str(partition), ""),
-        of_server,
+        stand_still(health.get("times_stand_still_until_us")), tuple(members or ()), store_away(own),
+        own.fragments_missing.get(str(partition), ""), own.fragments_failed.get(str(partition), ""), of_server,
     )  # fmt: skip
 
 
-def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what is wrong with the number of a partition's members: all may be engaged, and yet too few to lose."""
-    # Servers of older versions don't tell how many copies there are to be.
-    members, due = health.get("members"), answer.get("replication_factor")
+def lacking_copies(
+    members: Collection[StorageId] | None, changed: Collection[StorageId] | None, due: int | None, nodes: int
+) -> str:
+    """Return what is wrong with the number of a partition's members: all may be engaged, and yet too few to lose.
+
+    `changed` are the members that a change is to lead to, if one is under way. `due` copies there are to be, which
+    servers of older versions don't tell; the cluster has so many `nodes`.
+    """
     if members is None or due is None or len(members) == due:
         return ""
     what = f"the partition has {len(members)} of the {due} copies that it is to have"
-    pending = len(health.get("next") or members)
+    pending = len(changed or members)
     if pending < len(members) and len(members) > due:
         return ""  # the second step of a move
     if len(members) > due:
@@ -146,8 +147,8 @@ def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
         )
     if pending > len(members):
         return f"{what}: one more is being added"
-    if len(nodes := answer["storage"]) < due:
-        there = counted(len(nodes), "storage node")
+    if nodes < due:
+        there = counted(nodes, "storage node")
         return f"{what}, and the cluster has {there}: add one (polonaise storage add NAME HOST:PORT)"
     return f"{what}: add the others with `polonaise storage balance`, or one with `polonaise partition add-copy`"
 
@@ -196,5 +197,5 @@ def _change_in(health: Mapping[str, Any]) -> str:
     return "; ".join(words)
 
 
-def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
+def _of(partition: PartitionId, scrub: Mapping[str, Any]) -> dict[str, Any]:
     return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}

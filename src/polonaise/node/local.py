@@ -220,9 +220,9 @@ class LocalCluster:
         self.coordinator = f"file:{directory / 'coordinator'}"
         common = ["--verbose"] if verbose else []
         self.tls = tls
+        """The TLS files of every node; None for plain connections."""
         self._making_tls = tls
         """An operator's or a server's files: storage nodes are asked first."""
-        """The TLS files of every node; None for plain connections."""
         tls_options = (
             [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
         )

@@ -162,10 +162,6 @@ def hanging_disk(node: StorageNodeHealth) -> str:
     )
 
 
-def _unusable(node: StorageNodeHealth) -> Said:
-    return (f"partition {partition} can't be used: {why}" for partition, why in node.unavailable.items())
-
-
 def _losses(whom: str, resent: Mapping[str, float]) -> str:
     lossy = {name: share for name, share in resent.items() if share >= _LOSSY}
     if not lossy:
@@ -214,10 +210,6 @@ def _given_up(told: ServerTold) -> str:
 def given_up_words(partitions: Sequence[PartitionId | str]) -> str:
     named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
     return f"partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up"
-
-
-def _missing_servers(told: ServerTold) -> Said:
-    return (missing_server(name, address) for name, address in told.own.missing_servers.items())
 
 
 def store_away(own: OwnHealth) -> str:
@@ -420,7 +412,8 @@ class Reason(enum.StrEnum):
     )
     NAMESAKE = DeclaredReason("namesake", "Another server has the same name.", server=lambda it: it.own.namesake)
     MISSING_SERVER = DeclaredReason(
-        "missing_server", "Another server that the cluster is to have is not registered.", server=_missing_servers,
+        "missing_server", "Another server that the cluster is to have is not registered.",
+        server=lambda it: (missing_server(name, address) for name, address in it.own.missing_servers.items()),
         metrics="`polonaise_server_missing_servers`", alerts=("PolonaiseServerMissing",),
     )
     UNREACHABLE = DeclaredReason(
@@ -458,7 +451,8 @@ class Reason(enum.StrEnum):
         storage=lambda node: node.refused,
     )
     REPLICA_UNUSABLE = DeclaredReason(
-        "replica_unusable", "A replica can't be used.", storage=_unusable,
+        "replica_unusable", "A replica can't be used.",
+        storage=lambda node: (f"partition {number} can't be used: {why}" for number, why in node.unavailable.items()),
         metrics="`polonaise_storage_partitions`", alerts=("PolonaiseReplicasUnusable",),
     )
     PACKETS_LOST = DeclaredReason(

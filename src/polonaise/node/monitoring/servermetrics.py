@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Set
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.client.protocol.groupleases import GROUP_LEASES, told_groups
 from polonaise.host import Clock
-from polonaise.node.condition import lacking_copies, without_spare
+from polonaise.node.condition import lacking_copies
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.samples import Detail, Samples
 from polonaise.node.reasons import OF_SERVERS, Reason, ServerTold, server_reasons
@@ -91,13 +91,10 @@ def _reasons(owner: PartitionOwner, copies: int, connected: Mapping[StorageId, b
     members, engaged, required = session.value.members, session.engaged, session.value.required
     if any((ready and name not in engaged) or not connected.get(name, True) for name in members):
         found.add(Reason.REPLICA_LEFT_OUT)
-    told: dict[str, Any] = {"members": members, "next": session.value.next, "ready": ready}
-    if lacking_copies({"replication_factor": copies, "storage": connected}, told):
+    if lacking_copies(members, session.value.next, copies, len(connected)):
         found.add(Reason.COPIES)
-    if ready and required is not None and required.told:
-        stopping = losses_that_stop(members, list(engaged), required)
-        if without_spare({**told, "required": required.told, "stops_without": stopping}):
-            found.add(Reason.NO_SPARE)
+    if ready and required is not None and required.told and losses_that_stop(members, list(engaged), required):
+        found.add(Reason.NO_SPARE)
     return found
 
 
