@@ -322,168 +322,120 @@ class Reason(enum.StrEnum):
     # fmt: off
     PARTITION_NOT_READY = DeclaredReason(
         "partition_not_ready", "A partition takes no appends.", partition=lambda it: it.waits_for,
-        metrics="`polonaise_server_partitions`", alerts=("PolonaisePartitionsNotReady",),
-    )
+        metrics="`polonaise_server_partitions`", alerts=("PolonaisePartitionsNotReady",))
     REPLICA_LEFT_OUT = DeclaredReason(
         "replica_left_out", "A member of a partition is not engaged, or a storage node is not connected.",
         partition=lambda it: (f"{name} is not engaged: {why}" for name, why in it.left_out.items()),
         metrics="`polonaise_server_under_replicated_partitions`, `polonaise_server_storage_connected`",
-        alerts=("PolonaiseUnderReplicated", "PolonaiseStorageDisconnected"),
-    )
+        alerts=("PolonaiseUnderReplicated", "PolonaiseStorageDisconnected"))
     COPIES = DeclaredReason(
         "copies", "A partition has fewer copies than it is to have, or more.", partition=lambda it: it.lacking,
         metrics="`polonaise_server_under_replicated_partitions` for fewer, `polonaise_node_degraded` for more",
-        alerts=("PolonaiseUnderReplicated", "PolonaiseNodeDegraded"),
-    )
+        alerts=("PolonaiseUnderReplicated", "PolonaiseNodeDegraded"))
     NO_SPARE = DeclaredReason(
         "no_spare", "With one more loss a partition would lack the copies or zones that commits need.",
-        partition=lambda it: it.no_spare,
-    )
+        partition=lambda it: it.no_spare)
     DIRECTORY_GONE = DeclaredReason(
         "directory_gone", "The node has lost its directory.", storage=lambda node: node.gone, disables=True,
         metrics="`polonaise_storage_directory_gone`, `polonaise_node_ready`",
-        alerts=("PolonaiseStorageDirectoryGone", "PolonaiseNodeNotReady"),
-    )
-    DISK_FULL = DeclaredReason(
-        "disk_full",
+        alerts=("PolonaiseStorageDirectoryGone", "PolonaiseNodeNotReady"))
+    DISK_FULL = DeclaredReason("disk_full",
         "The disk has less than 1 MiB left, or within the last minute something that was to be stored found no room, "
         "as with a quota, a limit of file sizes (`ulimit -f`), or a batch larger than what is left. The node is ready: "
         "reads go on.", storage=_full_disk, disables=True,
         metrics="`polonaise_storage_disk_free_bytes`, `polonaise_node_degraded`",
-        alerts=("PolonaiseDiskFillsUp", "PolonaiseNodeDegraded"),
-    )
-    DISK_HANGS = DeclaredReason(
-        "disk_hangs",
+        alerts=("PolonaiseDiskFillsUp", "PolonaiseNodeDegraded"))
+    DISK_HANGS = DeclaredReason("disk_hangs",
         "The disk has not done for five seconds what it was asked for, as with a frozen file system or a device that "
         "is away. The node is ready: what it has in memory is served. It goes on by itself once the disk does.",
         storage=hanging_disk, disables=True,
-        metrics="`polonaise_storage_disk_waits_seconds`", alerts=("PolonaiseDiskHangs",),
-    )
+        metrics="`polonaise_storage_disk_waits_seconds`", alerts=("PolonaiseDiskHangs",))
     TURN_FAILED = DeclaredReason(
         "turn_failed", "The last turn of the process has ended by a fault.", player=lambda told: told.turn_failed,
-        metrics="`polonaise_player_state`", alerts=("PolonaisePlayerNotActive",),
-    )
-    PARTITION_STOPPED = DeclaredReason(
-        "partition_stopped", "Nothing more of a partition is delivered.",
+        metrics="`polonaise_player_state`", alerts=("PolonaisePlayerNotActive",))
+    PARTITION_STOPPED = DeclaredReason("partition_stopped", "Nothing more of a partition is delivered.",
         played=lambda main: main["stopped"] and f"stopped: {main['stopped']}",
-        metrics="`polonaise_player_stopped_partitions`", alerts=("PolonaisePlayerStopped",),
-    )
-    LOG_TROUBLE = DeclaredReason(
-        "log_trouble", "The log does not answer.", played=lambda main: main["trouble"],
+        metrics="`polonaise_player_stopped_partitions`", alerts=("PolonaisePlayerStopped",))
+    LOG_TROUBLE = DeclaredReason("log_trouble", "The log does not answer.", played=lambda main: main["trouble"],
         player=lambda told: told.lease_trouble and f"no answer about the lease: {told.lease_trouble}",
         metrics="`polonaise_player_log_trouble_partitions`, for a standby `polonaise_node_ready`",
-        alerts=("PolonaisePlayerLogTrouble", "PolonaiseNodeNotReady"),
-    )
-    SETTINGS_REFUSED = DeclaredReason(
-        "settings_refused", "The settings that were read last are wrong.",
+        alerts=("PolonaisePlayerLogTrouble", "PolonaiseNodeNotReady"))
+    SETTINGS_REFUSED = DeclaredReason("settings_refused", "The settings that were read last are wrong.",
         player=lambda told: told.settings_refused and f"the settings were {told.settings_refused}",
-        metrics="`polonaise_player_settings_refused`", alerts=("PolonaisePlayerSettingsRefused",),
-    )
+        metrics="`polonaise_player_settings_refused`", alerts=("PolonaisePlayerSettingsRefused",))
     TARGET_DOWN = DeclaredReason(
         "target_down", "A target has no stream.", target=lambda it: it["reason"] and f"no stream: {it['reason']}",
-        metrics="`polonaise_player_target_up`", alerts=("PolonaiseTargetDown",),
-    )
+        metrics="`polonaise_player_target_up`", alerts=("PolonaiseTargetDown",))
     TARGET_HINDERED = DeclaredReason(
         "target_hindered", "Something keeps a target from getting all.", target=lambda it: _by_why(it["hindered"]),
-        metrics="`polonaise_player_target_hindered_partitions`", alerts=("PolonaiseTargetHindered",),
-    )
+        metrics="`polonaise_player_target_hindered_partitions`", alerts=("PolonaiseTargetHindered",))
     TARGET_SLOW = DeclaredReason(
         "target_slow", "A target takes long, and goes on.", target=lambda it: _by_why(it["slow"]),
-        metrics="`polonaise_player_target_slow_partitions`", alerts=("PolonaiseTargetSlow",),
-    )
-    COORDINATOR = DeclaredReason(
-        "coordinator",
+        metrics="`polonaise_player_target_slow_partitions`", alerts=("PolonaiseTargetSlow",))
+    COORDINATOR = DeclaredReason("coordinator",
         "The coordinator is not reached, and the server may own nothing meanwhile; or one of its values is missing or "
         "damaged.",
         server=_without_coordinator, disables=True,
         metrics="`polonaise_server_coordinator_trouble`, `polonaise_node_ready`",
-        alerts=("PolonaiseCoordinatorTrouble", "PolonaiseCoordinatorAway", "PolonaiseNodeNotReady"),
-    )
-    GIVEN_UP = DeclaredReason(
-        "given_up",
+        alerts=("PolonaiseCoordinatorTrouble", "PolonaiseCoordinatorAway", "PolonaiseNodeNotReady"))
+    GIVEN_UP = DeclaredReason("given_up",
         "The server has given up partitions that it can't serve, and nobody else serves them; the line says what keeps "
         "it from that.",
         server=_given_up, disables=True,
-        metrics="`polonaise_server_given_up_partitions`", alerts=("PolonaisePartitionsGivenUp",),
-    )
+        metrics="`polonaise_server_given_up_partitions`", alerts=("PolonaisePartitionsGivenUp",))
     COORDINATOR_SERVER = DeclaredReason(
         "coordinator_server", "A server of ZooKeeper does not serve.", server=lambda it: it.own.coordinator_servers,
-        metrics="`polonaise_server_coordinator_server_up`", alerts=("PolonaiseCoordinatorServerDown",),
-    )
+        metrics="`polonaise_server_coordinator_server_up`", alerts=("PolonaiseCoordinatorServerDown",))
     NAMESAKE = DeclaredReason("namesake", "Another server has the same name.", server=lambda it: it.own.namesake)
-    MISSING_SERVER = DeclaredReason(
-        "missing_server", "Another server that the cluster is to have is not registered.",
+    MISSING_SERVER = DeclaredReason("missing_server", "Another server that the cluster is to have is not registered.",
         server=lambda it: (missing_server(name, address) for name, address in it.own.missing_servers.items()),
-        metrics="`polonaise_server_missing_servers`", alerts=("PolonaiseServerMissing",),
-    )
+        metrics="`polonaise_server_missing_servers`", alerts=("PolonaiseServerMissing",))
     UNREACHABLE = DeclaredReason(
         "unreachable", "Nobody can connect to the node, because what it listens at was taken away.",
         server=lambda it: it.own.unreachable, storage=lambda node: node.unreachable, disables=True,
-        metrics="`polonaise_node_ready`", alerts=("PolonaiseNodeNotReady",),
-    )
-    FRAGMENTS_UNREADABLE = DeclaredReason(
-        "fragments_unreadable",
+        metrics="`polonaise_node_ready`", alerts=("PolonaiseNodeNotReady",))
+    FRAGMENTS_UNREADABLE = DeclaredReason("fragments_unreadable",
         "The fragment store can't be read, or a read of its fragments fails by a mistake of Polonaise.",
         server=_unreadable_fragments, partition=lambda it: it.failed, disables=True,
         metrics="`polonaise_server_fragment_store_away`, `polonaise_server_fragment_scrub_trouble`",
-        alerts=("PolonaiseFragmentsUnreadable",),
-    )
-    TLS = DeclaredReason(
-        "tls", "A file of TLS can't be used, expires soon, or has expired.",
+        alerts=("PolonaiseFragmentsUnreadable",))
+    TLS = DeclaredReason("tls", "A file of TLS can't be used, expires soon, or has expired.",
         server=lambda it: it.own.tls, storage=lambda node: node.tls, player=lambda told: told.tls,
         metrics="`polonaise_node_certificate_expires_timestamp_seconds` for the latter two, `polonaise_node_degraded`",
-        alerts=("PolonaiseCertificateExpires", "PolonaiseNodeDegraded"),
-    )
-    CLOCK = DeclaredReason(
-        "clock", "The clock of the server, of a storage node or of a player's machine is off.",
+        alerts=("PolonaiseCertificateExpires", "PolonaiseNodeDegraded"))
+    CLOCK = DeclaredReason("clock", "The clock of the server, of a storage node or of a player's machine is off.",
         server=clock_trouble, player=lambda told: client_clock_trouble(told.clock_ahead_s),
         metrics="`polonaise_server_clock_unfit`, `polonaise_server_clock_not_believed_seconds`, "
         "`polonaise_server_clock_offset_seconds`, `polonaise_player_clock_offset_seconds`",
-        alerts=("PolonaiseClockOff", "PolonaiseClocksDiffer"),
-    )
-    CUT_OFF = DeclaredReason(
-        "cut_off", "The server reaches none of the storage nodes.", server=_cut_off, disables=True,
+        alerts=("PolonaiseClockOff", "PolonaiseClocksDiffer"))
+    CUT_OFF = DeclaredReason("cut_off", "The server reaches none of the storage nodes.", server=_cut_off, disables=True,
         metrics="`polonaise_server_storage_connected`",
-        alerts=("PolonaiseStorageDisconnected", "PolonaiseNodeNotReady"),
-    )
-    STRANGER = DeclaredReason(
-        "stranger", "A server of another cluster was refused within the last minute.",
-        storage=lambda node: node.refused,
-    )
-    REPLICA_UNUSABLE = DeclaredReason(
-        "replica_unusable", "A replica can't be used.",
+        alerts=("PolonaiseStorageDisconnected", "PolonaiseNodeNotReady"))
+    STRANGER = DeclaredReason("stranger", "A server of another cluster was refused within the last minute.",
+        storage=lambda node: node.refused)
+    REPLICA_UNUSABLE = DeclaredReason("replica_unusable", "A replica can't be used.",
         storage=lambda node: (f"partition {number} can't be used: {why}" for number, why in node.unavailable.items()),
-        metrics="`polonaise_storage_partitions`", alerts=("PolonaiseReplicasUnusable",),
-    )
-    PACKETS_LOST = DeclaredReason(
-        "packets_lost", "The network loses packets, or a node is stopped at times.",
+        metrics="`polonaise_storage_partitions`", alerts=("PolonaiseReplicasUnusable",))
+    PACKETS_LOST = DeclaredReason("packets_lost", "The network loses packets, or a node is stopped at times.",
         server=_lost_on_the_way, storage=lambda node: _losses("server", node.resent),
         metrics="`polonaise_server_storage_resent_ratio`, at storage nodes `polonaise_node_degraded`",
-        alerts=("PolonaisePacketsLost", "PolonaiseNodeDegraded"),
-    )
-    DAMAGE = DeclaredReason(
-        "damage",
+        alerts=("PolonaisePacketsLost", "PolonaiseNodeDegraded"))
+    DAMAGE = DeclaredReason("damage",
         "The scrub found a damage that is not repaired. Health of servers names it as well, their metrics don't.",
         partition=lambda it: (_unrepaired(name, scrub) for name, scrub in it.scrub.items()),
         storage=lambda node: _unrepaired(node.directory, node.scrub),
-        metrics="`polonaise_storage_damages_unrepaired`", alerts=("PolonaiseDamageFound",),
-    )
-    FRAGMENT_DAMAGE = DeclaredReason(
-        "fragment_damage",
+        metrics="`polonaise_storage_damages_unrepaired`", alerts=("PolonaiseDamageFound",))
+    FRAGMENT_DAMAGE = DeclaredReason("fragment_damage",
         "A fragment is damaged, and not repaired, or can't be used, as where others contradict it: the scrub found "
         "that, or a read.", partition=_unrepaired_fragments,
-        metrics="`polonaise_server_fragments_unrepaired`", alerts=("PolonaiseDamageFound",),
-    )
-    FRAGMENTS_MISSING = DeclaredReason(
-        "fragments_missing",
+        metrics="`polonaise_server_fragments_unrepaired`", alerts=("PolonaiseDamageFound",))
+    FRAGMENTS_MISSING = DeclaredReason("fragments_missing",
         "Ids of a partition were trimmed, and no fragment in the store holds them: bring the fragments back, or the "
         "store that has them.",
-        partition=lambda it: it.missing,
-    )
+        partition=lambda it: it.missing)
     TIMES_STAND_STILL = DeclaredReason(
         "times_stand_still", "The commit times of a partition stand still.", partition=lambda it: it.times,
-        metrics="`polonaise_server_times_stand_still_partitions`", alerts=("PolonaiseCommitTimesStandStill",),
-    )
+        metrics="`polonaise_server_times_stand_still_partitions`", alerts=("PolonaiseCommitTimesStandStill",))
     # fmt: on
 
 
