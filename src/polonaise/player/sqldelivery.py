@@ -258,17 +258,15 @@ class SqlDeliveryTarget:
             self._ids.move(db, _FENCED, counted, highest)  # unless a later stream has done that
         return ids
 
-    def _names(self) -> str:
-        named = ", ".join(each.fullname for each in self._beside.tables) or "the application's tables"
-        return f"{named}, {self._ids.table.fullname} and {self._fence.table.fullname}"
-
     def _memory_lost(self, *tables: Table) -> PolonaiseError:
         """Return the error for a target of whose memory these tables have lost their rows."""
         lost = " and ".join(each.fullname for each in tables)
+        named = ", ".join(each.fullname for each in self._beside.tables) or "the application's tables"
         text = (
             f"rows of {lost} are lost, so what the target has applied is not known; beginning anew "
             "would apply it a second time. Restore the target's tables from a backup of one moment; or, to have "
-            f"everything delivered again, empty {self._names()} together"
+            f"everything delivered again, empty {named}, {self._ids.table.fullname} and {self._fence.table.fullname} "
+            "together"
         )
         # A target that runs tries again: it may be met while somebody restores one table after the other.
         return ViewUnavailable(text) if self._beside.began else ViewUnfit(text)
@@ -277,8 +275,7 @@ class SqlDeliveryTarget:
         """Apply the batch in one SQL transaction, if `judge` says so. If its entries can't be applied, nothing is
         changed, and the first one is told as refused. What is wrong with tables that are gone, or others by now, is
         raised."""
-        with not_refused("the target"):
-            self._beside.prepare(writer)
+        self._beside.prepare(writer)
         partition = batch.partition
         refusal: Exception | None = None
         is_applied = False
@@ -312,8 +309,7 @@ class SqlDeliveryTarget:
                 raise
             # Whatever the application has made of an error of the database's.
             if writer.usable:
-                with not_refused("the target"):
-                    self._beside.prepare(writer, again=True)
+                self._beside.prepare(writer, again=True)
             if not (error is refusal or late):
                 raise
             if len(batch.entries) == 1 and is_taken(error):

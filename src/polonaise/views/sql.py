@@ -284,14 +284,12 @@ class SqlView:
         of the database's may come of tables that are gone or others by now: what is wrong with them is raised in its
         place, with each try, so that the client tells that steadily."""
         try:
-            with not_refused(_WHOSE):
-                prepare(writer)
+            prepare(writer)
             return work(writer, *args)
         except (*database_errors(), TypeError, OwnRefused) as error:  # type: ignore[misc]
             if trouble_in(error) is None and writer.usable:
                 self._beside.look_again()
-                with not_refused(_WHOSE):
-                    prepare(writer)
+                prepare(writer)
             raise
 
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:

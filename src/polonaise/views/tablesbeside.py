@@ -100,8 +100,8 @@ class TablesBeside:
 
     def prepare(self, writer: WriterConnection, *, again: bool = False) -> None:
         """Make the tables that are missing, and check all of them, unless that was done already; with `again`, in any
-        case. Raises `ViewUnfit`, and once work has begun, `ViewUnavailable`."""
-        with self._preparing:
+        case. Raises `ViewUnfit`, and once work has begun, `ViewUnavailable`; `OwnRefused` as `not_refused`."""
+        with not_refused(self._whose), self._preparing:
             if again or self.marks.table not in self._prepared:
                 with self._unfit_for_now():
                     self._prepare(writer)
@@ -177,7 +177,7 @@ class ViewTables(TablesBeside):
     def prepare_epochs(self, writer: WriterConnection) -> None:
         """Prepare the tables, and that of epochs, which only a view of a worker group has."""
         self.prepare(writer)
-        with self._preparing:
+        with not_refused(self._whose), self._preparing:
             epochs, had = self.fences.table, self._told_epoch
             if epochs in self._prepared:
                 return
