@@ -73,8 +73,8 @@ class TargetStream:
         self.open_s_max = settings.open_s_max
         """How long the target may take to accept the next stream."""
         self.patience: Final = TargetPatience(settings)
-        self._up_since_s = inf
-        self._opening_since_s = inf
+        self._since_s = inf
+        """Since when the stream is opening, or up."""
         self._pause_s = settings.retry_s_min
 
     # ------------------------------------------------------------------ the stream
@@ -83,16 +83,16 @@ class TargetStream:
         # Counted here, not when it succeeds: an attempt whose answer was lost has raised the fence at the target.
         self.term += 1
         self.state = StreamState.OPENING
-        self._opening_since_s = now_s
+        self._since_s = now_s
         return self.term
 
     def opened(self, now_s: float) -> None:
         # As long as it has taken now, and some more, it may take again.
-        took_s = now_s - self._opening_since_s
+        took_s = now_s - self._since_s
         self.open_s_max = max(self._settings.open_s_max, min(self.open_s_max, _OPEN_MARGIN * took_s))
         self.state = StreamState.UP
         self.reason = ""
-        self._up_since_s = now_s
+        self._since_s = now_s
 
     def close(self, reason: str, now_s: float) -> None:
         """End the stream or the attempt, and forget what was queued for it; decide when the next one is opened."""
@@ -104,9 +104,9 @@ class TargetStream:
         self.writing = False
         self.patience.forget_all()
         self.slow.clear()
-        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= self.open_s_max:
+        if self.state is StreamState.OPENING and now_s - self._since_s >= self.open_s_max:
             self.open_s_max = min(2 * self.open_s_max, _OPEN_GROWTH_MAX * self._settings.open_s_max)
-        if self.state is StreamState.UP and now_s - self._up_since_s >= self._settings.steady_s:
+        if self.state is StreamState.UP and now_s - self._since_s >= self._settings.steady_s:
             self._pause_s = self._settings.retry_s_min
         self.state = StreamState.DOWN
         self.reason = reason
@@ -184,7 +184,7 @@ class TargetStream:
         """Return what the target has not done for too long, as a reason to close the stream; empty if nothing. A target
         that hangs gets less at a time on the next stream."""
         # The shell has a deadline for this, too; whatever becomes of it, the next attempt must come.
-        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * self.open_s_max:
+        if self.state is StreamState.OPENING and now_s - self._since_s >= 2 * self.open_s_max:
             return f"it did not accept the stream within {2 * self.open_s_max:g} s"
         patience_s = self.patience.patience_s(now_s)
         stuck = self.patience.stuck(now_s)
