@@ -82,7 +82,8 @@ class Workers:
         self, partition: PartitionId, run: Sequence[S], work: Callable[[WriterConnection, Sequence[S]], T]
     ) -> T:
         """Return the result of `work` for the beginning of `run`, likewise, as `RetryingWriter.do_some` does."""
-        return await self._of(partition).run(lambda writer: writer.do_some(run, self.portions[partition], work))
+        portion = self.portions[partition]
+        return await self._of(partition).run(lambda writer: writer.do_some(run, portion, work))
 
     def _of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
