@@ -89,11 +89,6 @@ async def test_a_zookeeper_without_tls_is_not_reached_with_it(ours: Authority) -
 
 
 @pytest.mark.slow
-async def test_a_zookeeper_of_another_ca_is_not_believed(encrypted: ZooKeeperEnsemble, tmp_path: Path) -> None:
-    await refused(encrypted.hosts, Authority(tmp_path).node(), "is not of a CA that this process trusts")
-
-
-@pytest.mark.slow
 async def test_a_zookeeper_on_another_host_is_not_believed(ours: Authority, tmp_path: Path) -> None:
     elsewhere = ours.node("elsewhere", hosts=("localhost",))
     with ZooKeeperEnsemble(tmp_path, listen="localhost:0", tick_ms=500, tls=elsewhere) as named:
