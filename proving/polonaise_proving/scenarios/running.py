@@ -164,11 +164,11 @@ def carry_out(
     reached = 0.0
     try:
         with (
+            ended_if_hanging() as goes_on,
             directory(options.keep) as where,
             watched(),
             put_into_children(options.mutation),
             Progress(console=console) as progress,
-            ended_if_hanging() as goes_on,
         ):
             bar = progress.add_task("campaign", total=total)
 
@@ -178,11 +178,10 @@ def carry_out(
                 reached = done
                 progress.update(bar, completed=done)
 
-            try:
-                report = campaign(where, progressed)
-            except GaveUp as error:
-                console.print(f"[red]gave up after {reached:.0f} of {total:.0f} {unit}:[/] {error}", soft_wrap=True)
-                return 1
+            report = campaign(where, progressed)
+    except GaveUp as error:
+        console.print(f"[red]gave up after {reached:.0f} of {total:.0f} {unit}:[/] {error}", soft_wrap=True)
+        return 1
     except KeyboardInterrupt:
         console.print(f"[red]interrupted after {reached:.0f} of {total:.0f} {unit}:[/] no verdict", soft_wrap=True)
         return INTERRUPTED

@@ -144,9 +144,9 @@ class SmokeRun:
             self._notes = Notes()
             try:
                 with (
+                    ended_if_hanging() as self._goes_on,
                     watched(str(self._notes.path)),
                     put_into_children(self._options.mutation),
-                    ended_if_hanging() as self._goes_on,
                 ):
                     return self._on_hosts(resumed)
             finally:
