@@ -204,6 +204,7 @@ def test_the_page_has_the_reasons_for_degraded_health_and_no_others() -> None:
 def test_each_reason_is_said_by_somebody_and_has_an_alert_on_each_of_its_metrics(reason: Reason) -> None:
     declared = reason.declared
     assert reason in OF_SERVERS | OF_STORAGE | OF_PLAYERS, "each node tells its own"
+    assert set(declared.alerts) <= {rule["alert"] for rule in rules()}, "deploy/monitoring/alerts.yml has each alert"
     named = {name for alert in declared.alerts for name in re.findall(r"polonaise_\w+", expression_of(alert))}
     assert set(re.findall(r"`(\w+)`", declared.metrics)) <= named
 

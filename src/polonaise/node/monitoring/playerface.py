@@ -115,6 +115,7 @@ def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: Target
 
 
 def player_told(node: PlayerNode, network: Network) -> PlayerTold:
+    """Return what the process of a player tells of itself at present."""
     return PlayerTold(
         turn_failed=node.candidacy.reason,
         lease_trouble=node.candidacy.log_trouble,
