@@ -70,21 +70,13 @@ application = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-application.add_typer(cluster, name="cluster")
-application.add_typer(server, name="server")
-application.add_typer(storage, name="storage")
-application.add_typer(player, name="player")
-application.add_typer(partition, name="partition")
-application.add_typer(topic, name="topic")
-application.add_typer(zookeeper, name="zookeeper")
-application.add_typer(config, name="config")
-application.add_typer(log, name="log")
-application.add_typer(group, name="group")
-application.add_typer(segment, name="segment")
-application.add_typer(archive, name="archive")
-application.add_typer(pipeline, name="pipeline")
-application.add_typer(tls, name="tls")
-application.add_typer(bench, name="bench")
+_GROUPS = {
+    "cluster": cluster, "server": server, "storage": storage, "player": player, "partition": partition,
+    "topic": topic, "zookeeper": zookeeper, "config": config, "log": log, "group": group, "segment": segment,
+    "archive": archive, "pipeline": pipeline, "tls": tls, "bench": bench,
+}  # fmt: skip
+for _name, _group in _GROUPS.items():
+    application.add_typer(_group, name=_name)
 
 _OF_PROVING = ("demo", "smoke")
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}

@@ -16,7 +16,7 @@ from polonaise.cli import inputs
 from polonaise.cli.addedoptions import with_tls
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.openlog import AnyPartitions, LogAddress, check_there, with_log
-from polonaise.cli.output import Json, judge, print_each, say, say_either, say_json, tidy, timestamp
+from polonaise.cli.output import Json, agreed, judge, print_each, say, say_either, say_json, tidy, timestamp
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
@@ -115,11 +115,6 @@ def run(
     ends = None if until is None else inputs.ids_of(until)
     failures = _Failures()
 
-    async def work(log: Log) -> None:
-        await one(log)
-        if partition == "all" and ends is None and not log.topic:
-            await _with_topics(log, address, one)
-
     async def one(log: Log) -> None:
         numbers = partitions_named(partition, log.partition_count, log.topic)
         if ends is not None and set(ends) != set(numbers):
@@ -158,15 +153,17 @@ def run(
             unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
             say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
 
-    with_log(address, work)
+    with_log(address, lambda log: _with_topics(log, address, one, topics=partition == "all" and ends is None))
     failures.judge()
 
 
-async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[None]]) -> None:
+async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[None]], *, topics: bool) -> None:
+    """Do something with a log and, with `topics`, with each topic of its cluster, unless the log is one of them."""
     import polonaise
     from polonaise.node.addresses import with_topic
 
-    for name in sorted((await log.cluster_topics()).topics):
+    await do(log)
+    for name in sorted((await log.cluster_topics()).topics) if topics and not log.topic else ():
         async with polonaise.connect(with_topic(address, name)) as topic:
             await do(topic)
 
@@ -228,9 +225,7 @@ def init(
         opened = open_store(store, parents=False)
         with unmade_on_failure(opened):
             if not insist:
-                await archives.check_lacks_nothing(log, opened)
-                if not log.topic:
-                    await _with_topics(log, address, partial(archives.check_lacks_nothing, store=opened))
+                await _with_topics(log, address, partial(archives.check_lacks_nothing, store=opened), topics=True)
             await archives.init(log, opened)
         say(f"{opened} is the store of the log's fragments")
         if other := await archives.other_store(log, opened):
@@ -264,18 +259,13 @@ def trim(
     opened = open_store(store, make=False)
     failures = _Failures()
 
-    async def work(log: Log) -> None:
-        await one(log)
-        if partition == "all" and not log.topic:
-            await _with_topics(log, address, one)
-
     async def one(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count, log.topic):
             with failures.noted(_named(log.topic, number)):
                 report = await trimming.trim(log, opened, number, before=before)
                 _say_trimmed(log.topic, number, report, as_json=as_json)
 
-    with_log(address, work)
+    with_log(address, lambda log: _with_topics(log, address, one, topics=partition == "all"))
     failures.judge()
 
 
@@ -441,13 +431,7 @@ def _confirm_cut(store: ObjectStore, given_up: Mapping[PartitionId, GivenUp], *,
             f"ids to other transactions.{nothing_left}",
             err=True,
         )
-    if not given_up or yes:
-        return
-    try:
-        wanted = typer.confirm("Give them up in the store all the same?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        wanted = False
-    if not wanted:
+    if given_up and not yes and not agreed("Give them up in the store all the same?"):
         raise BadOption("nothing was changed in the store; with --yes nobody is asked")
 
 

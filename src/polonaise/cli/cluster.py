@@ -162,8 +162,6 @@ async def cluster_status(
     Exit status 1 unless all partitions are known to be ready, and if what is read from the coordinator is missing or
     damaged; 3 if only something else is wrong.
     """
-    from polonaise.cli.cluster import ROWS_MAX, screen_of
-
     if watch:
         await _watch(cluster.observer, interval, all_rows=all_rows, as_json=cluster.as_json)
     status = await cluster.observer.look()
@@ -201,8 +199,6 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
     """Show the cluster's status again and again: on a terminal in place; elsewhere, or as JSON, one below the other."""
     from rich.console import Console, Group
     from rich.live import Live
-
-    from polonaise.cli.cluster import ROWS_MAX, fitting, screen_of
 
     console = Console(markup=False, highlight=False, emoji=False)
     if as_json or not console.is_terminal:

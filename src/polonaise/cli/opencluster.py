@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 from typer import Option
 
-from polonaise.cli import inputs, opencluster
+from polonaise.cli import inputs
 from polonaise.cli.addedoptions import adding, with_tls
 from polonaise.cli.output import Json, or_dash, print_table, say_either, say_json, tidy, while_read
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
-    from polonaise.admin.cluster import PartitionStatus, ServerStatus, StorageStatus
+    from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+    from polonaise.admin.copymoves import CopyMoves
+    from polonaise.admin.memberedits import MemberEdits
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
     Status = TypeVar("Status", ServerStatus, StorageStatus, PartitionStatus)
-    from polonaise.admin.cluster import ClusterObserver, ClusterStatus
-    from polonaise.admin.copymoves import CopyMoves
-    from polonaise.admin.memberedits import MemberEdits
 
 
 TIMEOUT_S: Final = 3.0
@@ -172,9 +171,8 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
     session, committed, engaged = "-", "unknown", "-"
     if (condition := each.condition) is not None:
         session = str(or_dash(condition.session))
-        committed = (
-            str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
-        )
+        if condition.committed_high_water_mark is not None:
+            committed = str(condition.committed_high_water_mark)
         left = [
             f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
         ]
@@ -222,7 +220,7 @@ class OpenCluster:
         self.address = address
         self.host = host
         self.coordinator = coordinator
-        self.timeout_s: float = given.get("timeout", opencluster.TIMEOUT_S)
+        self.timeout_s: float = given.get("timeout", TIMEOUT_S)
         self.as_json: bool = given.get("as_json", False)
         self.step_s: float = given.get("step_timeout", STEP_S)
 
@@ -230,7 +228,7 @@ class OpenCluster:
     def observer(self) -> ClusterObserver:
         from polonaise.admin.cluster import ClusterObserver
 
-        return ClusterObserver(self.host, self.coordinator, self.address, self.timeout_s, opencluster.named_servers())
+        return ClusterObserver(self.host, self.coordinator, self.address, self.timeout_s, named_servers())
 
     async def look(self) -> ClusterStatus:
         """Take the status, and warn if the coordinator is not believed. Raises its error if it could not be read."""
@@ -279,8 +277,8 @@ class OpenCluster:
 
 def on_cluster(
     *,
-    timeout_s: float | None = opencluster.TIMEOUT_S,
-    timeout: Any = opencluster.Timeout,
+    timeout_s: float | None = TIMEOUT_S,
+    timeout: Any = Timeout,
     steps: bool = False,
     json: bool = True,
     as_server: bool = False,
@@ -292,7 +290,7 @@ def on_cluster(
     `steps`; --json with `json`; and the TLS options, with a certificate for a client or, `as_server`, for a server.
     `check`, if given, is called with the command's own arguments before anything is opened.
     """
-    options: dict[str, tuple[Any, Any]] = {"coordinator": (opencluster.CoordinatorOption, None)}
+    options: dict[str, tuple[Any, Any]] = {"coordinator": (CoordinatorOption, None)}
     if timeout_s is not None:
         options["timeout"] = (timeout, timeout_s)
     if steps:
@@ -303,11 +301,11 @@ def on_cluster(
     def run(given: dict[str, Any], called: partial[Coroutine[Any, Any, None]]) -> None:
         if check is not None:
             check(**called.keywords)
-        address = opencluster.required(given["coordinator"])
+        address = required(given["coordinator"])
 
         async def do(host: Host, opened: Coordinator) -> None:
             await called(cluster=OpenCluster(address, host, opened, given))
 
-        opencluster.with_coordinator(address, do, as_server=as_server)
+        with_coordinator(address, do, as_server=as_server)
 
     return lambda command: with_tls(adding(command, options, run, instead_of="cluster"))

@@ -19,15 +19,13 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
+from rich.text import Text
 from typer import Option
 
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from polonaise.terms import Transaction
 
 
@@ -194,6 +192,14 @@ def say(line: str, *, now: bool = False) -> None:
             _output().flush()
 
 
+def agreed(text: str) -> bool:
+    """Ask a question on standard error, and return whether the answer is yes: not if nobody is there to answer."""
+    try:
+        return typer.confirm(text, err=True)
+    except typer.Abort:
+        return False
+
+
 def say_row(row: str, *, now: bool = False) -> None:
     """Print a row of a table that is printed as its rows come; on a terminal, cut to one line."""
     if _output().isatty():
@@ -244,10 +250,6 @@ def table_of(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = (), lines: bool = False
 ) -> Table:
     """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
-    from rich.table import Table
-
-    from polonaise.cli.output import LineTable
-
     table = (LineTable if lines else Table)(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(
@@ -262,8 +264,6 @@ def table_of(
 
 
 def print_all(parts: Sequence[Table | str]) -> None:
-    from rich.console import Console
-
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
     console = Console(
@@ -278,8 +278,6 @@ def print_all(parts: Sequence[Table | str]) -> None:
 
 def renderable(part: Table | str) -> Table | Text:
     """Return what is printed for a table or a line: a line without markup, and with escapes for a terminal's codes."""
-    from rich.text import Text
-
     return Text(printable(part)) if isinstance(part, str) else part
 
 

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from polonaise.cli import inputs, opencluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import or_dash, print_table, say, say_json
+from polonaise.cli.output import agreed, or_dash, print_table, say, say_json
 from polonaise.errors import BadOption, HeadNotReset, PolonaiseError, UnknownPartition
 from polonaise.terms import counted
 
@@ -127,13 +127,7 @@ async def partition_replace(
 
 def _confirm_lost_spare(lost: str, *, yes: bool) -> None:
     """Ask whether a change is to be made that leaves a partition without `lost` to spare. Raises `BadOption` if not."""
-    if not lost or yes:
-        return
-    try:
-        wanted = typer.confirm(f"{lost}. Make the change all the same?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        wanted = False
-    if not wanted:
+    if lost and not yes and not agreed(f"{lost}. Make the change all the same?"):
         raise BadOption(f"nothing was changed: {lost}. With --yes nobody is asked; or choose another storage node")
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from typer import Option
+from typer import Argument, Option
 
 from polonaise.cli import inputs
-from polonaise.cli.addedoptions import with_tls
+from polonaise.cli.addedoptions import adding, with_tls
 from polonaise.cli.archive import Store, Until, UntilTime, say_cut, say_missing
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.openlog import AnyPartitions, LogAddress
@@ -77,8 +77,6 @@ pipeline = typer.Typer(
     epilog=EXIT_STATUS,
 )
 
-Address = LogAddress
-Partitions = AnyPartitions
 Master = Annotated[str | None, Option(help="Spark's master. Default: that of spark-submit, or else local[*].")]
 Conf = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Setting of Spark's. May be given several times.")]
 Json = Annotated[bool, Option("--json", help="Print the report of the run as one JSON object.")]
@@ -98,7 +96,6 @@ class Output(NamedTuple):
 
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
     """Do the work of a job under progress bars, then print its report: by `show`, or as JSON, also of a failed run."""
-    from polonaise.cli.pipeline import ProgressBars
     from polonaise.pipelines import runs
 
     report_file = None if output.file is None else runs.ReportFile(output.file)
@@ -121,31 +118,48 @@ def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[Re
         raise typer.Exit(ExitStatus.FAILED)
 
 
-def run_on_spark(
-    job: str,
-    work: Callable[[Any, JobProgress], ReportT],
-    show: Callable[[ReportT], None],
-    output: Output,
-    *,
-    master: str | None,
-    conf: list[str] | None,
-    address: str,
-    look: Callable[[], None] = lambda: None,
-) -> None:
-    """Run a job as `run_job` does, with a Spark session, after checking the log's address, and `look`."""
-    settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
+class SparkJob(NamedTuple):
+    """A job on Spark, with what the options that all jobs share say."""
 
-    def with_session(progress: JobProgress) -> ReportT:
-        from polonaise.pipelines.job import job_session
-        from polonaise.pipelines.source import check_address
+    output: Output
+    master: str | None
+    conf: list[str] | None
 
-        check_address(address)
-        look()
-        progress.begin("starting Spark", 1)
-        with job_session(master, f"polonaise {job}", settings) as spark:
-            return work(spark, progress)
+    def run(
+        self,
+        job: str,
+        address: str,
+        work: Callable[[Any, JobProgress], ReportT],
+        show: Callable[[ReportT], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run a job as `run_job` does, with a Spark session, after checking the log's address, and `look`."""
+        settings = settings_of(self.conf or [], "--conf", "spark.driver.memory=4g")
 
-    run_job(job, with_session, show, output)
+        def with_session(progress: JobProgress) -> ReportT:
+            from polonaise.pipelines.job import job_session
+            from polonaise.pipelines.source import check_address
+
+            check_address(address)
+            look()
+            progress.begin("starting Spark", 1)
+            with job_session(self.master, f"polonaise {job}", settings) as spark:
+                return work(spark, progress)
+
+        run_job(job, with_session, show, self.output)
+
+
+def on_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: it runs with its parameter `job`, a `SparkJob`.
+
+    It takes --master, --conf, --json, --report, and the TLS options.
+    """
+    options = {"master": (Master, None), "conf": (Conf, None), "as_json": (Json, False), "report": (ReportFile, None)}
+
+    def run(given: dict[str, Any], called: Callable[..., None]) -> None:
+        called(job=SparkJob(Output(given["as_json"], given["report"]), given["master"], given["conf"]))
+
+    return with_tls(adding(command, options, run, instead_of="job"))
 
 
 def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
@@ -160,22 +174,19 @@ def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
 
 
 @pipeline.command(epilog=EXIT_STATUS)
-@with_tls
+@on_spark
 def archive(
-    address: Address,
+    job: SparkJob,
+    address: LogAddress,
     store: Store,
-    partition: Partitions = "all",
+    partition: AnyPartitions = "all",
     fragment_mib: Annotated[
-        int, typer.Option(min=1, max=1024, help="Size of a fragment, in MiB of log; most have half of it or more.")
+        int, Option(min=1, max=1024, help="Size of a fragment, in MiB of log; most have half of it or more.")
     ] = 256,
-    rest: Annotated[bool, typer.Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
+    rest: Annotated[bool, Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
     until: Until = None,
     until_time: UntilTime = None,
-    delta: Annotated[bool, typer.Option("--delta", help="Also keep a Delta table of the fragments.")] = False,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: Json = False,
-    report: ReportFile = None,
+    delta: Annotated[bool, Option("--delta", help="Also keep a Delta table of the fragments.")] = False,
 ) -> None:
     """Archive what is committed and not archived yet, many fragments at a time; each is verified.
 
@@ -186,9 +197,9 @@ def archive(
     end_time = None if until_time is None else inputs.time_of(until_time)
 
     def work(spark: Any, progress: JobProgress) -> ArchiveReport:
-        from polonaise.pipelines import archive as job
+        from polonaise.pipelines import archive as archives
 
-        how = job.HowToArchive(
+        how = archives.HowToArchive(
             partitions=partition,
             fragment_bytes=fragment_mib * 1024 * 1024,
             rest=rest,
@@ -196,9 +207,9 @@ def archive(
             until_time=end_time,
             delta=delta,
         )
-        return job.archive(spark, address, store, how, progress=progress)
+        return archives.archive(spark, address, store, how, progress=progress)
 
-    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf, address=address)
+    job.run("archive", address, work, _show_archived)
 
 
 def _show_archived(report: ArchiveReport) -> None:
@@ -226,17 +237,15 @@ def restore() -> None:
 
 LogOrStore = Annotated[
     str,
-    typer.Argument(
-        metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}, or of a store alone: fragments:STORE."
-    ),
+    Argument(metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}, or of a store alone: fragments:STORE."),
 ]
 Fragments = Annotated[
     str | None,
-    typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
+    Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
 ]
 OnUndecodable = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="HOW",
         help="For bodies that do not decode, and rows that a database can't hold: fail, skip or table. Default: as the "
         "view declares.",
@@ -246,24 +255,19 @@ TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAl
 
 
 @pipeline.command(epilog=EXIT_STATUS)
-@with_tls
+@on_spark
 def views(
+    job: SparkJob,
     address: LogOrStore,
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="Declaration of the view: FILE.py:NAME or module:NAME.")],
-    table: Annotated[str, typer.Argument(help=TABLE)],
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make the table again from the beginning of the log.")
-    ] = False,
+    view: Annotated[str, Argument(metavar="VIEW", help="Declaration of the view: FILE.py:NAME or module:NAME.")],
+    table: Annotated[str, Argument(help=TABLE)],
+    rebuild: Annotated[bool, Option("--rebuild", help="Make the table again from the beginning of the log.")] = False,
     until: Until = None,
     until_time: UntilTime = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with what is committed later.")] = False,
-    transactions: Annotated[int, typer.Option(min=1, help="Maximum number of transactions in one commit.")] = 1_000_000,
+    follow: Annotated[bool, Option("--follow", "-f", help="Continue with what is committed later.")] = False,
+    transactions: Annotated[int, Option(min=1, help="Maximum number of transactions in one commit.")] = 1_000_000,
     on_undecodable: OnUndecodable = None,
     fragments: Fragments = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: Json = False,
-    report: ReportFile = None,
 ) -> None:
     """Bring a view's table up to date with the log, or with --rebuild make it again, up to any id or time.
 
@@ -273,7 +277,7 @@ def views(
         raise BadOption(
             "--until and --until-time need --rebuild: only a table that is made again can end before the log does"
         )
-    if follow and (rebuild or report is not None):
+    if follow and (rebuild or job.output.file is not None):
         raise BadOption("--follow runs until it is interrupted: it can't be combined with --rebuild or --report")
 
     from polonaise.pipelines.declarations import Declared
@@ -281,29 +285,27 @@ def views(
     end, declared = until_of(until, until_time), Declared(view)
 
     def work(spark: Any, progress: JobProgress) -> ViewReport:
-        from polonaise.pipelines import views as job
+        from polonaise.pipelines import views
 
         loaded = declared.load()  # here, because a declaration may need the session
         if rebuild:
-            return job.rebuild(
+            return views.rebuild(
                 spark, address, loaded, table,
                 until=end, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
             )  # fmt: skip
         if follow:  # without an end: it is interrupted, and nothing below is reached
-            commits = job.follow(
+            commits = views.follow(
                 spark, address, loaded, table,
                 fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,
             )  # fmt: skip
             for commit in commits:
-                _say_commit(commit, as_json)
-        return job.update(
+                _say_commit(commit, job.output.as_json)
+        return views.update(
             spark, address, loaded, table,
             fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable, progress=progress,
         )  # fmt: skip
 
-    output = Output(as_json, report)
-    look = partial(check_view, declared, table, on_undecodable, there=False)
-    run_on_spark("views", work, _show_view, output, master=master, conf=conf, address=address, look=look)
+    job.run("views", address, work, _show_view, partial(check_view, declared, table, on_undecodable, there=False))
 
 
 def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
@@ -369,42 +371,39 @@ def _show_view(report: ViewReport) -> None:
 
 
 @pipeline.command(epilog=EXIT_STATUS)
-@with_tls
+@on_spark
 def report(
+    job: SparkJob,
     address: LogOrStore,
-    directory: Annotated[str, typer.Argument(help="Directory for report.html and the tables.")],
-    partition: Partitions = "all",
+    directory: Annotated[str, Argument(help="Directory for report.html and the tables.")],
+    partition: AnyPartitions = "all",
     fragments: Fragments = None,
     period: Annotated[
-        str | None, typer.Option(help="Length of a period: second, minute, hour, day or month. Default: one that fits.")
+        str | None, Option(help="Length of a period: second, minute, hour, day or month. Default: one that fits.")
     ] = None,
     decoder: Annotated[
         str | None,
-        typer.Option(help="Decoder of bodies: json, msgpack, avro, protobuf, or module:function; see docs/spark.md."),
+        Option(help="Decoder of bodies: json, msgpack, avro, protobuf, or module:function; see docs/spark.md."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="DDL", help="Columns that the decoder adds: 'account long, kind string'.")
+        str | None, Option(metavar="DDL", help="Columns that the decoder adds: 'account long, kind string'.")
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Column whose most frequent values to report. May be given several times.")
+        list[str] | None, Option(help="Column whose most frequent values to report. May be given several times.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1_000, help="Number of most frequent values to report.")] = 20,
+    top: Annotated[int, Option(min=1, max=1_000, help="Number of most frequent values to report.")] = 20,
     option: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="KEY=VALUE",
             help="Other option of the Spark source, such as headers=1,2. May be given several times.",
         ),
     ] = None,
     sections: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Function that makes the application's sections of the report."),
+        Option(metavar="MODULE:FUNCTION", help="Function that makes the application's sections of the report."),
     ] = None,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "What the log holds",
-    master: Master = None,
-    conf: Conf = None,
-    as_json: Json = False,
-    report: ReportFile = None,
+    title: Annotated[str, Option(help="Title of the page.")] = "What the log holds",
 ) -> None:
     """Sum up a log by partition, header and period, with charts: as one HTML page and as Parquet tables.
 
@@ -415,19 +414,19 @@ def report(
     options |= settings_of(option or [], "--option", "headers=1,2")
 
     def work(spark: Any, progress: JobProgress) -> LogReport:
-        from polonaise.pipelines import report as job
+        from polonaise.pipelines import report
 
-        how = job.HowToReport(
+        how = report.HowToReport(
             title=title,
             options=options,
             period=period,
             keys=key or (),
             top=top,
-            sections=None if sections is None else job.sections_named(sections),
+            sections=None if sections is None else report.sections_named(sections),
         )
-        return job.report(spark, address, directory, how, progress=progress)
+        return report.report(spark, address, directory, how, progress=progress)
 
-    run_on_spark("report", work, _show_report, Output(as_json, report), master=master, conf=conf, address=address)
+    job.run("report", address, work, _show_report)
 
 
 def _show_report(report: LogReport) -> None:
@@ -436,39 +435,35 @@ def _show_report(report: LogReport) -> None:
 
 
 @pipeline.command(epilog=EXIT_STATUS)
-@with_tls
+@on_spark
 def audit(
+    job: SparkJob,
     address: LogOrStore,
     view: Annotated[
         str | None,
-        typer.Argument(metavar="VIEW", help="Declaration of the view, FILE.py:NAME. Without it, audit the log."),
+        Argument(metavar="VIEW", help="Declaration of the view, FILE.py:NAME. Without it, audit the log."),
     ] = None,
-    table: Annotated[str | None, typer.Argument(help=TABLE)] = None,
+    table: Annotated[str | None, Argument(help=TABLE)] = None,
     marks: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="The database's table of high-water marks. Default: VIEW_marks.")
+        str | None, Option(metavar="TABLE", help="The database's table of high-water marks. Default: VIEW_marks.")
     ] = None,
     until: Until = None,
     until_time: UntilTime = None,
     named: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Maximum number of differences to print; all are counted.")
+        int, Option(min=0, max=100_000, help="Maximum number of differences to print; all are counted.")
     ] = 20,
     on_undecodable: OnUndecodable = None,
-    partition: Partitions = "all",
+    partition: AnyPartitions = "all",
     fragments: Fragments = None,
     storage: Annotated[
         list[str] | None,
-        typer.Option(metavar="DIRECTORY", help="Storage directory to audit too. May be given several times."),
+        Option(metavar="DIRECTORY", help="Storage directory to audit too. May be given several times."),
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: Json = False,
-    report: ReportFile = None,
 ) -> None:
     """Check that a table holds what follows from the log; without a view, that the log is whole and its copies equal.
 
     Exit status 1 if not. Changes nothing; the log and the table may be in use meanwhile.
     """
-    output = Output(as_json, report)
     if view is None:
         from polonaise.spark.options import FRAGMENTS
 
@@ -490,7 +485,7 @@ def audit(
                 spark, address, partitions=partition, fragments=fragments, storage=storage or (), progress=progress
             )
 
-        run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf, address=address)
+        job.run("audit", address, of_log, _show_log)
         return
     if table is None:
         # A URL is the table's, whose view was forgotten: a part of its password may stand where a port does.
@@ -516,8 +511,7 @@ def audit(
             progress=progress,
         )  # fmt: skip
 
-    look = partial(check_view, declared, table, on_undecodable, there=True)
-    run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
+    job.run("audit", address, of_table, _show_table, partial(check_view, declared, table, on_undecodable, there=True))
 
 
 def _show_table(report: AuditReport) -> None:
