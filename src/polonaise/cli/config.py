@@ -16,11 +16,6 @@ from polonaise.redaction import redacted
 config = typer.Typer(help="Show the settings of nodes.", no_args_is_help=True)
 
 
-@config.callback()
-def _group() -> None:
-    """Do nothing: with this callback typer keeps `show` as a subcommand although it is the only one."""
-
-
 @config.command("show", epilog=EXIT_STATUS)
 def show(
     table: Annotated[

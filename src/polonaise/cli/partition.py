@@ -211,70 +211,54 @@ async def partition_reset_head(
     For several partitions at once, --from names the copy that is left, instead of --to: each log ends where this copy
     ends. What would be lost is shown for each, and the number of partitions is asked for once.
     """
+    from polonaise.admin.headresets import head_state, head_states, with_archived
+
     if to is not None or source is not None:
         await cluster.coordinator.may_change()  # before anything is asked
-    if partitions is not None and len(partitions) == 1:
-        await _reset_one(cluster, partitions[0], to, source, confirm)
-    elif to is not None:
+    one = partitions[0] if partitions is not None and len(partitions) == 1 else None
+    if to is not None and one is None:
         raise BadOption("--to is for one partition: for several, --from names the copy where each log ends")
+    host, opened, look_s = cluster.host, cluster.coordinator, min(cluster.timeout_s, opencluster.TIMEOUT_S)
+    if one is not None:
+        states = [await head_state(host, opened, one, look_s)]
     else:
-        await _reset_several(cluster, partitions, source, confirm)
+        states = await head_states(host, opened, partitions, source, look_s)
+    states, troubles = await with_archived(opened, states, look_s)
+    _warn_of_stores(troubles)
+    decided = to is not None or source is not None
+    for state in states:
+        if not cluster.as_json:
+            _show_head(state, decided=decided)
+        elif not decided:
+            say_json(state.document())
+    if to is not None:
+        await _reset_one(cluster, states[0], to, source, confirm)
+    elif source is not None:
+        await _reset_several(cluster, states, source, confirm)
 
 
-async def _reset_one(
-    cluster: OpenCluster, number: int, to: int | None, source: str | None, confirm: int | None
-) -> None:
-    from polonaise.admin.headresets import (
-        ask_reset,
-        await_reset,
-        check_archived,
-        check_end,
-        decision,
-        head_state,
-        with_archived,
-    )
+async def _reset_one(cluster: OpenCluster, state: HeadState, to: int, source: str | None, confirm: int | None) -> None:
+    from polonaise.admin.headresets import ask_reset, await_reset, check_archived, check_end, decision
 
     host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
-    look_s = min(timeout, opencluster.TIMEOUT_S)
-    (state,), troubles = await with_archived(opened, [await head_state(host, opened, number, look_s)], look_s)
-    _warn_of_stores(troubles)
-    if not as_json:
-        _show_head(state, decided=to is not None)
-    if to is None:
-        if as_json:
-            say_json(state.document())
-        return
     reset = decision(state, to, source, host.clock.wall_us())
-    await check_end(host, opened, state, reset, look_s)
+    await check_end(host, opened, state, reset, min(timeout, opencluster.TIMEOUT_S))
     check_archived([(state, reset)])
     _confirm(_told(state, reset), to, confirm, as_json=as_json)
     await ask_reset(opened, state, reset, timeout)
     outcome = await await_reset(host, opened, state, reset, timeout)
     if as_json:
-        say_json({"partition": number, "to": to, **asdict(outcome)})
+        say_json({"partition": state.partition, "to": to, **asdict(outcome)})
     elif outcome.carried_out:
         say(f"the head was reset to {to}; transaction {to + 1} says so")
     else:
         say(f"nothing was given up: the replicas that came back prove the log up to {outcome.committed}")
 
 
-async def _reset_several(
-    cluster: OpenCluster, partitions: Sequence[int] | None, source: str | None, confirm: int | None
-) -> None:
-    from polonaise.admin.headresets import check_archived, decisions_from, head_states, reset_heads, with_archived
+async def _reset_several(cluster: OpenCluster, states: Sequence[HeadState], source: str, confirm: int | None) -> None:
+    from polonaise.admin.headresets import check_archived, decisions_from, reset_heads
 
     host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
-    look_s = min(timeout, opencluster.TIMEOUT_S)
-    states = await head_states(host, opened, partitions, source, look_s)
-    states, troubles = await with_archived(opened, states, look_s)
-    _warn_of_stores(troubles)
-    for state in states:
-        if as_json and source is None:
-            say_json(state.document())
-        elif not as_json:
-            _show_head(state, decided=source is not None)
-    if source is None:
-        return
     decided = decisions_from(states, source, host.clock.wall_us())
     check_archived(decided)
     if not as_json:

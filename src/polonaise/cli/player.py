@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
 player = typer.Typer(
     help="Run players, which deliver the log's transactions to shards and other targets.", no_args_is_help=True
 )
-
-
-@player.callback()
-def _group() -> None:
-    """Do nothing: with this callback typer keeps `start` as a subcommand although it is the only one."""
 
 
 @player.command("start")
@@ -76,7 +72,5 @@ def player_start(
 
 def _tell(state: str) -> None:
     """Print one line about the process. It goes on if nobody reads that."""
-    try:
+    with suppress(BadOption):
         running.say_now(redacted(state))
-    except BadOption:
-        pass
