@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble, ZooKeeperServer, _Pause
+from polonaise.admin.zookeeper import RestartPause, ZooKeeperEnded, ZooKeeperEnsemble, ZooKeeperServer
 from polonaise.errors import CertificateUnusable, DirectoryInUse
 from polonaise.host.address import HostPort
 from polonaise.host.tls import TlsFiles, TlsIdentity
@@ -115,7 +115,7 @@ def test_why_a_server_ended_is_its_signal_and_what_it_printed_lately_and_not_lon
 
 
 def test_the_pause_before_a_server_is_started_again_doubles_while_it_ends_soon() -> None:
-    pause, now_s, pauses = _Pause(), 1000.0, []
+    pause, now_s, pauses = RestartPause(0.5, 30.0, 60.0), 1000.0, []
     for _ in range(8):
         pauses.append(pause.ended(now_s))
         assert pause.until_s == now_s + pauses[-1]

@@ -83,11 +83,16 @@ def later_noted(storage: Mapping[StorageId, Told], version: int) -> str:
     }
     if not noted:
         return ""
+    names, latest = ", ".join(noted), max(noted.values())
+    told = f"the cluster's description is of version {version}, and {names} noted version {latest}"
+    return _older("storage nodes have noted", told)
+
+
+def _older(known: str, told: str) -> str:
     return (
-        "it answers, but what it holds is older than what storage nodes have noted, and no server answers: the "
-        f"cluster's description is of version {version}, and {', '.join(noted)} noted version {max(noted.values())}. "
-        "If servers run, look again once they can be reached; else it was put back to an older state: restore its "
-        f"latest one, or move it away and make its values again ({RECOVER})"
+        f"it answers, but what it holds is older than what {known}, and no server answers: {told}. If servers run, "
+        "look again once they can be reached; else it was put back to an older state: restore its latest one, or move "
+        f"it away and make its values again ({RECOVER})"
     )
 
 
@@ -142,12 +147,9 @@ async def later_promised(
     }
     if not (partitions := sorted({each for found in later.values() for each in found})):
         return ""
-    return (
-        "it answers, but what it holds is older than what copies on storage nodes have promised, and no server answers:"
-        f" of partitions {some(partitions)} the copies on {', '.join(name for name, found in later.items() if found)} "
-        "know later sessions. If servers run, look again once they can be reached; else it was put back to an older "
-        f"state: restore its latest one, or move it away and make its values again ({RECOVER})"
-    )
+    names = ", ".join(name for name, found in later.items() if found)
+    told = f"of partitions {some(partitions)} the copies on {names} know later sessions"
+    return _older("copies on storage nodes have promised", told)
 
 
 async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:

@@ -180,15 +180,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     public = key.public_key()
     now = datetime.now(UTC)
     made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK)
-        .not_valid_after(now + timedelta(days=CA_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        _begun(subject, subject, public, now - _CLOCK, now + timedelta(days=CA_DAYS), ca=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -240,15 +232,7 @@ def _issue(
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * (not {*holder.roles} <= _DIALLING)
     issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     made = (
-        x509.CertificateBuilder()
-        .subject_name(_named(holder.name))
-        .issuer_name(ca.subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(min(now - _CLOCK, expires - _CLOCK))
-        .not_valid_after(expires)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        _begun(_named(holder.name), ca.subject, public, min(now, expires) - _CLOCK, expires, ca=False)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
@@ -278,12 +262,25 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: datetime, ends: datetime, *, ca: bool
+) -> x509.CertificateBuilder:
+    """Return what is to become a certificate, with all that those of CAs and of others have."""
+    usage = x509.KeyUsage(
         digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        encipher_only=False, decipher_only=False,
+        key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
     )  # fmt: skip
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
+    )
 
 
 # ---------------------------------------------------------------------- files

@@ -189,20 +189,24 @@ async def recover(
         try:
             _, description = newest_description(all_noted(known, answers))
         except RecoveryUnsafe as error:
-            told = "; ".join(f"{name}: {why}" for name, why in silent.items())
-            raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
+            raise _with_whys(error, silent) from None
         _, description = told_descriptions(known, answers).get(believed, (0, description))
         to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
     expected = newest_expected(all_noted(known, answers))
     running = await _running(host, expected, description.key, timeout_s)
+    unanswered = {name: why for name, why in silent.items() if name not in answers}
     try:
         description, beginning = rebuilt(known, answers, confirmed, running, believed)
     except RecoveryUnsafe as error:
-        told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
-        raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
+        raise _with_whys(error, unanswered) from None
     await coordinator.initialize(description, beginning)
-    unanswered = {name: why for name, why in silent.items() if name not in answers}
     return RecoveredCluster(description, unanswered, lacking(description, known, answers))
+
+
+def _with_whys(error: RecoveryUnsafe, silent: Mapping[StorageId, object]) -> RecoveryUnsafe:
+    """Return the error with what kept each of these storage nodes from telling."""
+    told = "; ".join(f"{name}: {why}" for name, why in silent.items())
+    return RecoveryUnsafe(f"{error.text}. {told}" if told else error.text)
 
 
 async def _running(
@@ -289,7 +293,4 @@ async def _recover(
         try:
             return await recover(host, coordinator, known, nodes, timeout_s, believed=believed)
         except RecoveryUnsafe as error:
-            if not unusable:
-                raise
-            told = "; ".join(f"{name}: {why}" for name, why in unusable.items())
-            raise RecoveryUnsafe(f"{error.text}. {told}") from None
+            raise _with_whys(error, unusable) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from polonaise.admin.asking import ask_health, values_of
@@ -69,27 +69,11 @@ class CopyMoves:
 
     async def add(self, partition: PartitionId, name: StorageId) -> None:
         """Add a copy of a partition on a storage node, and wait until it is in sync. Raises what `add_copy` raises."""
-        line = f"adding a copy on {name}"
-        try:
-            await self._edits.add_copy(partition, name)
-        except ChangePending:
-            if not await self._is_asked(partition, name, member=True):
-                raise
-            line = f"a copy on {name} is being added already"
-        self._report(partition, line)  # not before: it may have been refused
-        await self._made(partition, name, member=True)
+        await self._change(partition, name, self._edits.add_copy(partition, name), member=True)
 
     async def remove(self, partition: PartitionId, name: StorageId, *, force: bool | None = None) -> None:
         """Remove the copy on a storage node, and wait until it is no member; `force` and errors as in `remove_copy`."""
-        line = f"removing the copy on {name}"
-        try:
-            await self._edits.remove_copy(partition, name, force=force)
-        except ChangePending:
-            if not await self._is_asked(partition, name, member=False):
-                raise
-            line = f"the copy on {name} is being removed already"
-        self._report(partition, line)  # not before: it may have been refused
-        await self._made(partition, name, member=False)
+        await self._change(partition, name, self._edits.remove_copy(partition, name, force=force), member=False)
 
     async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
         """Move a copy from one storage node to another. What was done of it before is not done again.
@@ -339,8 +323,23 @@ class CopyMoves:
         """Return a partition's value once no change is pending in it."""
         return await self._once(partition, lambda value: value.next is None)
 
-    async def _made(self, partition: PartitionId, name: StorageId, *, member: bool) -> None:
-        """Wait until a storage node is a member, or none. Raises `DeadlineExceeded`; `BadOption` if taken back."""
+    async def _change(
+        self, partition: PartitionId, name: StorageId, asking: Awaitable[object], *, member: bool
+    ) -> None:
+        """Ask for a change, if it is not asked for already, and wait until the storage node is a member, or none.
+
+        Raises what asking raises, `DeadlineExceeded`, and `BadOption` if the change was taken back.
+        """
+        what = f"adding a copy on {name}" if member else f"removing the copy on {name}"
+        line = what
+        try:
+            await asking
+        except ChangePending:
+            if not await self._is_asked(partition, name, member=member):
+                raise
+            line = f"a copy on {name} is being added" if member else f"the copy on {name} is being removed"
+            line += " already"
+        self._report(partition, line)  # not before: it may have been refused
 
         def is_over(value: PartitionValue) -> bool:
             asked = value.next is not None and (name in value.next) == member
@@ -348,7 +347,6 @@ class CopyMoves:
 
         value = await self._once(partition, is_over)
         if (name in value.members) != member:
-            what = f"adding a copy on {name}" if member else f"removing the copy on {name}"
             raise BadOption(
                 f"partition {partition}: {what} was cancelled by another operator: its members are "
                 f"{', '.join(value.members)}. Repeat the command if it is to be done all the same"

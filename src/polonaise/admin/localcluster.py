@@ -84,7 +84,7 @@ class LocalClusterRun:
         self._stopped = StopFlag()
         self._locks: list[RealLock] = []
         self._cluster: LocalCluster | None = None
-        self._watched: list[_Watched] = []
+        self._watched: list[tuple[ChildNode, zookeeper.RestartPause]] = []
         self._is_new = True
         self._is_lost = False
         """Whether the coordinator has lost the cluster's values."""
@@ -149,7 +149,9 @@ class LocalClusterRun:
                 forget_plan(self.directory)  # nobody could append: another start may want something else
             if not self._stopped.is_set() and not self._is_lost:
                 raise
-        self._watched = [_Watched(node) for node in self._cluster.nodes]
+        self._watched = [
+            (node, zookeeper.RestartPause(_BACKOFF_S_MIN, _BACKOFF_S_MAX, _STEADY_S)) for node in self._cluster.nodes
+        ]
 
     def _tell_lost(self, error: StartFailed) -> None:
         nodes = ",".join(f"{name}={node.address}" for name, node in self.cluster.named.items())
@@ -271,15 +273,14 @@ class LocalClusterRun:
     def look(self) -> None:
         """Check the processes once: tell of those that have ended; with `restart`, start those whose pause is over."""
         now_s = time.monotonic()
-        for watched in self._watched:
-            node = watched.node
+        for node, pause in self._watched:
             if node.has_ended():
-                pause_s = watched.ended(now_s)
+                pause_s = pause.ended(now_s)
                 again = f"; it starts again in {pause_s:g} s" if self._restart else ""
                 text = f"{node.name} has ended ({_how(node.exit_status)}){again}{_last_words(node)}"
                 self._tell(Told("ended", text, {"node": node.name, "exit_status": node.exit_status}))
-            elif node.pid is None and self._restart and now_s >= watched.again_s:
-                watched.started_s = now_s
+            elif node.pid is None and self._restart and now_s >= pause.until_s:
+                pause.started(now_s)
                 node.launch()
                 self._tell(Told("restarted", f"{node.name} was started again", {"node": node.name, "pid": node.pid}))
 
@@ -295,22 +296,6 @@ class LocalClusterRun:
                 self._cluster.stop()
             for lock in self._locks:
                 lock.release()
-
-
-class _Watched:
-    def __init__(self, node: ChildNode) -> None:
-        self.node = node
-        self.started_s = time.monotonic()
-        self.again_s = 0.0
-        self._pause_s = _BACKOFF_S_MIN
-
-    def ended(self, now_s: float) -> float:
-        """Return the pause until the ended process starts again, in seconds: doubled unless it lived `_STEADY_S`."""
-        if now_s - self.started_s >= _STEADY_S:
-            self._pause_s = _BACKOFF_S_MIN
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _BACKOFF_S_MAX)
-        self.again_s = now_s + pause_s
-        return pause_s
 
 
 def _check_zookeeper() -> None:

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -335,17 +335,22 @@ async def _write(
     directories = [storage_directory(directory, number) for number in range(len(how.nodes) or how.storage)]
     settings = LogSettings() if how.nodes else LogSettings(SEGMENT_BYTES_MAX, SEGMENT_BATCHES_MAX)
     restored: list[RestoredPartition] = []
-    async with new_replicas(host, directories, cluster_key, settings) as replicas:
+    async with AsyncExitStack() as closing:
+        controls: list[ControlFile] = []
+        for each in directories:
+            controls.append(await ControlFile.open(host, each, cluster_key))
+            closing.push_async_callback(controls[-1].close)
         for number in range(max(source.pieces) + 1):
             partition = RestoredPartition(number, source.last.get(number, NO_TRANSACTION))
-            await _write_partition(replicas, store, source.pieces.get(number, ()), partition, how)
+            copies = _copies(host, controls, number, settings)
+            await _write_partition(copies, store, source.pieces.get(number, ()), partition, how)
             restored.append(partition)
             tell(partition)
     return restored
 
 
 async def _write_partition(
-    replicas: Replicas,
+    making: AbstractAsyncContextManager[list[_Copy]],
     store: ObjectStore,
     pieces: Sequence[FragmentRange],
     partition: RestoredPartition,
@@ -356,11 +361,13 @@ async def _write_partition(
         first = await anext(chunks, None)
         if first is None:
             return
-        async with replicas.partition(partition.partition) as copies:
-            await copies.append(first)
+        async with making as copies:
+            await _append(copies, first)
             async for chunk in chunks:
-                await copies.append(chunk)
-            await copies.finish(partition.session + _SESSIONS_APART)
+                await _append(copies, chunk)
+            session = partition.session + _SESSIONS_APART
+            for slot, log in copies:  # durably: the promises of a node that took part in this session until its end
+                await slot.save(Promises(fence=session, joined=session, prepared=log.last, confirmed=log.last))
 
 
 async def _chunks(
@@ -507,60 +514,26 @@ class _Copy(NamedTuple):
     log: PartitionLog
 
 
-class PartitionCopies:
-    """One partition on every node."""
-
-    def __init__(self, copies: Sequence[_Copy]) -> None:
-        self._copies = copies
-
-    async def append(self, batches: Sequence[Batch]) -> None:
-        """Append batches, durably on all nodes. Raises what `PartitionLog.append` raises, once no node writes."""
-        results = await asyncio.gather(*(copy.log.append(batches) for copy in self._copies), return_exceptions=True)
-        for error in results:
-            if error is not None:
-                raise error
-
-    async def finish(self, session: SessionId) -> None:
-        """Save on each node, durably, the promises of a node that took part in `session` until its end."""
-        for copy in self._copies:
-            last = copy.log.last
-            await copy.slot.save(Promises(fence=session, joined=session, prepared=last, confirmed=last))
-
-
-class Replicas:
-    """New storage directories with equal contents; partitions are written one at a time."""
-
-    def __init__(self, host: Host, controls: Sequence[ControlFile], settings: LogSettings) -> None:
-        self._host = host
-        self._controls = controls
-        self._settings = settings
-
-    @asynccontextmanager
-    async def partition(self, partition: PartitionId) -> AsyncGenerator[PartitionCopies, None]:
-        """Make a partition's log on each node, and close it at the end. The caller calls `append`, then `finish`."""
-        copies: list[_Copy] = []
-        async with AsyncExitStack() as closing:
-            for control in self._controls:
-                slot = await control.create(partition)
-                path = control.partition_directory(partition)
-                log = await PartitionLog.open(self._host, path, slot, self._settings)
-                closing.push_async_callback(log.close)
-                copies.append(_Copy(slot, log))
-            yield PartitionCopies(copies)
-
-
 @asynccontextmanager
-async def new_replicas(
-    host: Host, directories: Sequence[str], cluster_key: bytes, settings: LogSettings
-) -> AsyncGenerator[Replicas, None]:
-    """Make storage directories of this cluster, and close their control files at the end."""
-    controls: list[ControlFile] = []
+async def _copies(
+    host: Host, controls: Sequence[ControlFile], partition: PartitionId, settings: LogSettings
+) -> AsyncGenerator[list[_Copy], None]:
+    """Make a partition's log in the storage directory of each of these control files, and close all at the end."""
+    copies: list[_Copy] = []
     async with AsyncExitStack() as closing:
-        for directory in directories:
-            control = await ControlFile.open(host, directory, cluster_key)
-            closing.push_async_callback(control.close)
-            controls.append(control)
-        yield Replicas(host, controls, settings)
+        for control in controls:
+            slot = await control.create(partition)
+            log = await PartitionLog.open(host, control.partition_directory(partition), slot, settings)
+            closing.push_async_callback(log.close)
+            copies.append(_Copy(slot, log))
+        yield copies
+
+
+async def _append(copies: Sequence[_Copy], batches: Sequence[Batch]) -> None:
+    """Append batches to all copies, durably. Raises what `PartitionLog.append` raises, once none writes any more."""
+    for error in await asyncio.gather(*(copy.log.append(batches) for copy in copies), return_exceptions=True):
+        if error is not None:
+            raise error
 
 
 # ------------------------------------------------------------------ the new directory

@@ -291,7 +291,7 @@ class ZooKeeperEnsemble:
             check_key(tls.key)
             self._lines += tls_lines(tls, self._store, among_servers=servers > 1)
         self._lock: RealLock | None = None
-        self._pauses: dict[int, _Pause] = {}
+        self._pauses: dict[int, RestartPause] = {}
         self._seen_files: object = None
         """What told that the TLS files that are in use were changed last."""
         self._refused_files = ""
@@ -360,7 +360,7 @@ class ZooKeeperEnsemble:
         for server in self.servers:
             if server.running:
                 server.look(now_s)
-            pause = self._pauses.setdefault(server.number, _Pause())
+            pause = self._pauses.setdefault(server.number, RestartPause(_AGAIN_S_MIN, _AGAIN_S_MAX, _RAN_S))
             if not server.running and server.pid is not None:
                 why = server.ended("ended").text
                 server.kill()  # what watches over it is left
@@ -419,9 +419,13 @@ def check_installed() -> None:
     _class_path()
 
 
-class _Pause:
-    def __init__(self) -> None:
-        self._next_s = _AGAIN_S_MIN
+class RestartPause:
+    """The pause before a process is started again that has ended by itself: it doubles as long as that ends soon."""
+
+    def __init__(self, least_s: float, most_s: float, steady_s: float) -> None:
+        """After one that ran for `steady_s` seconds the pause is `least_s` again."""
+        self._least_s, self._most_s, self._steady_s = least_s, most_s, steady_s
+        self._next_s = least_s
         self._started_s = -inf
         self.until_s = -inf
         """When it may be started; monotonic."""
@@ -431,9 +435,9 @@ class _Pause:
 
     def ended(self, now_s: float) -> float:
         """Take note that it has ended, and return the pause in seconds: twice the last one, if it did not run long."""
-        if now_s - self._started_s >= _RAN_S:
-            self._next_s = _AGAIN_S_MIN
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _AGAIN_S_MAX)
+        if now_s - self._started_s >= self._steady_s:
+            self._next_s = self._least_s
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
         self.until_s = now_s + pause_s
         return pause_s
 
