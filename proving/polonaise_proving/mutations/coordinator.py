@@ -106,8 +106,8 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "removal-told-while-doubted": Mutation(
         "polonaise.admin.cluster",
-        "    if isinstance(answer, _AnotherServer) and not doubt:\n",
-        "    if isinstance(answer, _AnotherServer):\n",
+        "        if isinstance(answer, _AnotherServer) and not status.doubted:\n",
+        "        if isinstance(answer, _AnotherServer):\n",
         "P13: an operator is told to take a server out that only an older coordinator takes for one that has ended",
         test="tests/admin/test_cluster_status.py"
         "::test_nobody_is_told_to_take_a_server_out_of_a_coordinator_that_is_not_believed",

@@ -139,15 +139,18 @@ def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[
     return [span for span in spans_to_write(archived, limit) if span.last < last]
 
 
-async def batch_left_out(
-    log: Log, store: ObjectStore, partition: PartitionId, until: TransactionId, timeout: float | None = None
-) -> Span | None:
+async def batch_at(log: Log, partition: PartitionId, id: TransactionId, timeout: float | None = None) -> Batch:
+    """Return the batch that holds a transaction. Raises what `Log.read_batches` raises."""
+    async with aclosing(log.read_batches(partition, after=id - 1, until=id, timeout=timeout)) as reader:
+        return await anext(reader)
+
+
+async def batch_left_out(log: Log, store: ObjectStore, partition: PartitionId, until: TransactionId) -> Span | None:
     """Return the batch that goes beyond `until`, a committed id within it, and that `archive` has left out, or None."""
     missing = spans_to_write(await fragments_of(store, log.id_of(partition)), until)
     if not missing or missing[-1].last != until:
         return None
-    async with aclosing(log.read_batches(partition, after=until - 1, until=until, timeout=timeout)) as reader:
-        batch = await anext(reader)
+    batch = await batch_at(log, partition, until)
     return Span(batch.first, batch.last) if batch.last > until else None
 
 
@@ -186,8 +189,7 @@ async def _check_whole(log: Log, partition: PartitionId, timeout: float | None) 
     """Raise `HistoryTrimmed` if the first batch of the partition can't be read: then it was archived elsewhere."""
     if await log.high_water_mark(partition, timeout=timeout) == NO_TRANSACTION:
         return
-    async with aclosing(log.read_batches(partition, after=NO_TRANSACTION, until=0, timeout=timeout)) as reader:
-        await anext(reader)
+    await batch_at(log, partition, 0, timeout)
 
 
 async def own_fragments_of(
@@ -259,15 +261,13 @@ async def check_lacks_nothing(log: Log, store: ObjectStore) -> None:
             continue
         # Only the oldest ids are ever trimmed: if the log sends the first of these, it sends the others.
         first, last = lacking[0]
-        reader = log.read_batches(partition, after=first - 1, until=first, timeout=_LACKS_S)
-        async with aclosing(reader):
-            try:
-                await anext(reader)
-            except (DeadlineExceeded, FragmentDamaged, FragmentMissing, HistoryTrimmed) as error:
-                raise HistoryTrimmed(
-                    f"{store} lacks ids {first} to {last} of {named}, and the log can't send {first} ({error.text}). "
-                    f"Mount what belongs there, correct the address, or put the fragments back; {_INSIST}"
-                ) from error
+        try:
+            await batch_at(log, partition, first, _LACKS_S)
+        except (DeadlineExceeded, FragmentDamaged, FragmentMissing, HistoryTrimmed) as error:
+            raise HistoryTrimmed(
+                f"{store} lacks ids {first} to {last} of {named}, and the log can't send {first} ({error.text}). "
+                f"Mount what belongs there, correct the address, or put the fragments back; {_INSIST}"
+            ) from error
 
 
 async def no_fragments(store: ReadableStore) -> NotFound:
@@ -300,9 +300,7 @@ async def _check_goes_on(
         )
     # The batch behind the fragment is read, not the fragment's own last one: archived batches may have been trimmed.
     # Only where the log ends with the fragment is there no other.
-    next_id = min(last + 1, committed)
-    async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
-        batch = await anext(reader)
+    batch = await batch_at(log, partition, min(last + 1, committed), timeout)
     if BatchEnd(last, latest.last_crc) not in ends_told(batch):
         raise LogForked(
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log has other transactions "

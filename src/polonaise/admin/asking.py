@@ -208,6 +208,11 @@ async def _answer(connection: Connection, request: Message, kind: type[M], timeo
     return answer
 
 
+def health_of(told: Told | None, partition: PartitionId) -> dict[str, Any] | None:
+    """Return what a server's health document says of a partition; None if it says nothing, or there is none."""
+    return told.get("partitions", {}).get(str(partition)) if isinstance(told, dict) else None
+
+
 def trouble_in(told: Told) -> str:
     """Return why a node did not tell its health; empty if it did."""
     return "" if isinstance(told, dict) else str(told)

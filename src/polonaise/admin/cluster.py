@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.asking import Told, ask_health, ask_servers, not_named, stores_in, trouble_in
+from polonaise.admin.asking import Told, ask_health, ask_servers, health_of, not_named, stores_in, trouble_in
 from polonaise.admin.belief import BELIEVED, Belief, disbelief, later_noted, later_promised, not_asked, outdated_at
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
@@ -206,6 +206,12 @@ class StorageStatus:
         }
 
 
+_OF_CONDITION: Final[Mapping[str, Any]] = {
+    "session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}, "change": "",
+}  # fmt: skip
+"""What a partition's document has of its condition, with what stands there if that is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """The status of a partition, according to the assignment and to its owner."""
@@ -241,24 +247,7 @@ class PartitionStatus:
         return {Wellness.WELL: "ready", Wellness.DEGRADED: "degraded"}.get(self.wellness, "not ready")
 
     def document(self) -> dict[str, Any]:
-        owner, condition = self.owner, self.condition
-        told: dict[str, Any] = {
-            "session": None,
-            "committed_high_water_mark": None,
-            "engaged": [],
-            "behind": {},
-            "out": {},
-        }
-        told["change"] = ""
-        if condition is not None:
-            told = {
-                "session": condition.session,
-                "committed_high_water_mark": condition.committed_high_water_mark,
-                "engaged": condition.engaged,
-                "behind": condition.behind,
-                "out": condition.out,
-                "change": condition.change,
-            }
+        owner = self.owner
         return {
             "partition": self.partition,
             "state": self.state,
@@ -266,7 +255,7 @@ class PartitionStatus:
             if owner is None
             else {"server": owner.server, "name": self.owner_name, "address": owner.address},
             "generation": None if owner is None else owner.generation,
-            **told,
+            **{name: getattr(self.condition, name, unknown) for name, unknown in _OF_CONDITION.items()},
             "troubles": self.troubles,
         }
 
@@ -434,18 +423,18 @@ class ClusterObserver:
             error,
             description,
             [
-                ServerStatus(
-                    server,
-                    addresses[server],
-                    None if last.members is None else server in last.registered,
-                    None if last.assignment is None else owned[server],
-                    _server_trouble(server, answer, belief.doubt),
-                    (*_told_by(answer, known=error is None), *_without_the_store(answer, stores)),
-                    last.expected.name_of(server) or _text_told(answer, "name"),
-                    _unable(answer),
-                    _reached_by(answer),
-                    tuple(answer.get("given_up", ())) if isinstance(answer, dict) else (),
-                    bool(belief.doubt),
+                _with_health(
+                    ServerStatus(
+                        server,
+                        addresses[server],
+                        None if last.members is None else server in last.registered,
+                        None if last.assignment is None else owned[server],
+                        name=last.expected.name_of(server),
+                        doubted=bool(belief.doubt),
+                    ),
+                    answer,
+                    stores,
+                    known=error is None,
                 )
                 for server, answer in answers.items()
             ],
@@ -533,15 +522,15 @@ class ClusterObserver:
     async def _ask_server(self, server: ServerId, address: str, key: bytes) -> Told:
         """Return a server's health document, or why there is none that can be read, or that another server answers."""
         answer = await self._ask(address, ROLE_SERVER, key)
-        if isinstance(answer, dict) and not all(
-            isinstance(answer.get(name), dict) for name in ("partitions", "storage")
-        ):
+        if not isinstance(answer, dict):
+            return answer
+        if not all(isinstance(answer.get(name), dict) for name in ("partitions", "storage")):
             return ProtocolError(
                 "its health says nothing of partitions and storage nodes: it may be of another version"
             )
-        if isinstance(answer, dict) and not _is_known(answer):
+        if not _is_known(answer):
             return ProtocolError("its health has another form: it may be of another version")
-        if isinstance(answer, dict) and answer.get("server") != server:
+        if answer.get("server") != server:
             return _AnotherServer(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
@@ -589,48 +578,36 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return False
 
 
-def _server_trouble(server: ServerId, answer: Told, doubt: str) -> str:
-    """Return why there is no health of a server, with what to do unless there is a doubt; empty if there is."""
-    trouble = trouble_in(answer)
-    if isinstance(answer, _AnotherServer) and not doubt:
-        trouble += (
-            ". If it was given another name, or is gone for good, nobody has to miss this one: polonaise server remove "
-            f"{server}"
-        )
-    return trouble
+def _with_health(status: ServerStatus, answer: Told, stores: Sequence[str], *, known: bool) -> ServerStatus:
+    """Return a server's status with what it tells, but for the servers that it misses if the coordinator is `known`.
 
-
-def _text_told(answer: Told, key: str) -> str:
-    text = answer.get(key) if isinstance(answer, dict) else None
-    return text if isinstance(text, str) else ""
-
-
-def _without_the_store(answer: Told, stores: Sequence[str]) -> Sequence[str]:
-    """Return a line about a server that was started without the fragment stores of others, if it was."""
-    if not stores or not isinstance(answer, dict) or "fragments" not in answer or answer["fragments"]:
-        return ()
-    return [
-        "it was started without the fragment store that others have, so that it can't read what was trimmed, nor see "
-        f"that archived ids are gone: start it with --fragments {stores[0]}"
-    ]
-
-
-def _unable(answer: Told) -> Sequence[str]:
-    """Return why a server could serve no partition at all; what it has given up says nothing of others."""
-    return why_not_serving(ServerTold.of({**answer, "given_up_why": {}})) if isinstance(answer, dict) else ()
-
-
-def _told_by(answer: Told, *, known: bool) -> Sequence[str]:
-    """Return what a server tells of itself, without the servers that it misses if the coordinator is `known`."""
+    `stores` are the fragment stores that servers have.
+    """
     if not isinstance(answer, dict):
-        return ()
+        trouble = str(answer)
+        if isinstance(answer, _AnotherServer) and not status.doubted:
+            trouble += (
+                ". If it was given another name, or is gone for good, nobody has to miss this one: polonaise server "
+                f"remove {status.server}"
+            )
+        return replace(status, trouble=trouble)
     missing = {} if known else answer.get("missing_servers", {})
-    return server_troubles({**answer, "missing_servers": missing, "coordinator_servers": []})
-
-
-def _reached_by(answer: Told) -> frozenset[StorageId]:
-    nodes = answer["storage"] if isinstance(answer, dict) else {}
-    return frozenset(name for name, node in nodes.items() if not why_not_reached(node))
+    told = server_troubles({**answer, "missing_servers": missing, "coordinator_servers": []})
+    if stores and not answer.get("fragments", stores[0]):
+        told.append(
+            "it was started without the fragment store that others have, so that it can't read what was trimmed, nor "
+            f"see that archived ids are gone: start it with --fragments {stores[0]}"
+        )
+    name = answer.get("name")
+    return replace(
+        status,
+        told=told,
+        name=status.name or (name if isinstance(name, str) else ""),
+        # Why it could serve no partition at all: what it has given up says nothing of others.
+        unable=why_not_serving(ServerTold.of({**answer, "given_up_why": {}})),
+        reached=frozenset(name for name, node in answer["storage"].items() if not why_not_reached(node)),
+        given_up=tuple(answer.get("given_up", ())),
+    )
 
 
 def _storage_status(
@@ -644,28 +621,24 @@ def _storage_status(
         for server, told in servers.items()
         if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and (why := why_not_reached(link))
     }
-    off = _clock_off(name, servers)
-    if not isinstance(answer, dict):
-        # What it has told a server lately: an operator may reach the servers alone.
-        heard = [told["storage"].get(name, {}) for told in servers.values() if isinstance(told, dict)]
-        last: Mapping[str, Any] = next((each for each in heard if "scrub" in each), {})
-        return StorageStatus(
-            name, address, str(answer), not_connected=not_reached, clock_ahead_s=off, unable=why_not_writing(last),
-            unusable=last.get("unavailable", {}),
-        )  # fmt: skip
-    disk = answer.get("disk") or {}
+    own: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
+    # What it has told a server lately, if it does not answer: an operator may reach the servers alone.
+    heard = [told["storage"].get(name, {}) for told in servers.values() if isinstance(told, dict)]
+    last = own if isinstance(answer, dict) else next((each for each in heard if "scrub" in each), {})
+    disk = own.get("disk") or {}
     return StorageStatus(
         name,
         address,
-        directory=answer.get("directory"),
-        known=answer.get("partitions"),
+        trouble_in(answer),
+        directory=own.get("directory"),
+        known=own.get("partitions"),
         free_bytes=disk.get("free_bytes"),
         total_bytes=disk.get("total_bytes"),
-        told=storage_troubles(answer),
+        told=storage_troubles(own),
         not_connected=not_reached,
-        clock_ahead_s=off,
-        unable=why_not_writing(answer),
-        unusable=answer.get("unavailable", {}),
+        clock_ahead_s=_clock_off(name, servers),
+        unable=why_not_writing(last),
+        unusable=last.get("unavailable", {}),
     )
 
 
@@ -693,8 +666,7 @@ def _copies_in(
     copies: Counter[StorageId] = Counter()
     for partition in range(description.total):
         owner = owners.get(partition)
-        answer = None if owner is None else answers.get(owner.server)
-        health = answer["partitions"].get(str(partition)) if isinstance(answer, dict) else None
+        health = None if owner is None else health_of(answers.get(owner.server), partition)
         if health is None or health.get("members") is None:
             return None
         copies.update({*health["members"], *(health.get("next") or ())})

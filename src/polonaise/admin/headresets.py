@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import answered, ask_health, connected, server_said
+from polonaise.admin.asking import answered, ask_health, connected, health_of, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
 from polonaise.errors import (
@@ -132,7 +132,7 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
             f"partition {partition} has no owner: start a server, which finds out what the replicas hold"
         )
     told = await ask_health(host, owner.address, ROLE_SERVER, key, timeout_s)
-    health = told.get("partitions", {}).get(str(partition)) if isinstance(told, dict) else None
+    health = health_of(told, partition)
     if health is None:
         why = "does not serve it yet" if isinstance(told, dict) else f"does not answer: {told}"
         said = await server_said(coordinator, owner.server, timeout_s)
@@ -343,7 +343,7 @@ async def await_reset(
         if owner is not None and isinstance(told, PolonaiseError) and until_s - host.clock.monotonic_s() < _LOOK_S:
             why = why or f"its owner, server {owner.server}, does not answer"
             break
-        health = told.get("partitions", {}).get(str(state.partition)) if isinstance(told, dict) else None
+        health = health_of(told, state.partition)
         resets = current.value.resets
         if owner is None:
             why = "the partition has no owner: start a server"
@@ -389,11 +389,7 @@ async def head_states(
     named = partitions is not None
     if partitions is None:
         partitions = range((await answered(coordinator, coordinator.describe(), timeout_s)).total)
-
-    async def look(partition: PartitionId) -> HeadState:
-        return await head_state(host, coordinator, partition, timeout_s)
-
-    found = await _each(partitions, look)
+    found = await _each(partitions, lambda each: head_state(host, coordinator, each, timeout_s))
     states = [each for each in found if isinstance(each, HeadState)]
     errors = [each for each in found if isinstance(each, PolonaiseError)]
     if unexpected := next((each for each in errors if not isinstance(each, HeadNotReset)), None):
@@ -431,17 +427,10 @@ async def reset_heads(
     host: Host, coordinator: Coordinator, decided: Sequence[tuple[HeadState, HeadReset]], timeout_s: float
 ) -> list[HeadOutcome | PolonaiseError]:
     """Ask for these resets and wait until each was carried out; return for each its outcome, or why it was not."""
-
-    async def reset(one: tuple[HeadState, HeadReset]) -> HeadOutcome:
-        return await await_reset(host, coordinator, *one, timeout_s)
-
-    async def ask(one: tuple[HeadState, HeadReset]) -> None:
-        await ask_reset(coordinator, *one, timeout_s)
-
     # All are asked for before any is waited for: one that waits for a node must not hold up the others.
-    asked = await _each(decided, ask)
+    asked = await _each(decided, lambda one: ask_reset(coordinator, one[0], one[1], timeout_s))
     waited = [one for one, error in zip(decided, asked, strict=True) if error is None]
-    outcomes = iter(await _each(waited, reset))
+    outcomes = iter(await _each(waited, lambda one: await_reset(host, coordinator, one[0], one[1], timeout_s)))
     return [next(outcomes) if error is None else error for error in asked]
 
 

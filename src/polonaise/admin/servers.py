@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from polonaise.admin.asking import answered, ask_health, server_said
+from polonaise.admin.asking import answered, ask_health, health_of, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, ExpectedServer, Owner, Registration, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, DeadlineExceeded, UnknownPartition, fault
@@ -96,7 +96,7 @@ async def _served(host: Host, key: bytes, partition: PartitionId, owner: Owner, 
     while (left_s := until_s - host.clock.monotonic_s()) > 0:
         told = await ask_health(host, owner.address, ROLE_SERVER, key, left_s)
         if isinstance(told, dict):
-            health = told.get("partitions", {}).get(str(partition))
+            health = health_of(told, partition)
             if health is not None and health.get("generation") == owner.generation and health.get("ready"):
                 return
             why = why if health is None else str(health.get("waits_for") or why)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import aclosing
 from typing import Final, NamedTuple
 
+from polonaise.admin.archive import batch_at
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, PolonaiseError, UnsupportedFormat, WrongClusterKey, fault
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
@@ -122,9 +122,8 @@ async def _check_all(
 async def _is_of_another_life(log: Log, partition: PartitionId, facts: FragmentFacts) -> bool:
     """Tell whether the log has another batch where a fragment ends; False if that can't be read."""
     last = facts.footer.last
-    async with aclosing(log.read_batches(partition, after=last - 1, until=last)) as reader:
-        try:
-            batch = await anext(reader)
-        except (PolonaiseError, StopAsyncIteration):
-            return False
+    try:
+        batch = await batch_at(log, partition, last)
+    except (PolonaiseError, StopAsyncIteration):
+        return False
     return (batch.last, batch.crc) != (last, facts.footer.last_crc)
