@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -75,24 +74,18 @@ def required(coordinator: str | None) -> str:
 
 
 def with_coordinator(
-    coordinator: str | None,
-    do: Callable[[Host, Coordinator], Coroutine[Any, Any, None]],
-    *,
-    as_server: bool = False,
+    address: str, do: Callable[[Host, Coordinator], Coroutine[Any, Any, None]], *, as_server: bool = False
 ) -> None:
     """Run `do` with the cluster's coordinator, and with a host by which nodes are reached; close both at the end.
 
     With TLS, the certificate has to be for a client; `as_server`, for a server.
     """
-    address = required(coordinator)
 
     async def run() -> None:
         from polonaise.admin.opening import opened_coordinator
         from polonaise.host.tls import CLIENT, SERVER
 
-        role = SERVER if as_server else CLIENT
-        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(address, role)
-        async with opening as (host, opened):
+        async with opened_coordinator(address, SERVER if as_server else CLIENT) as (host, opened):
             await do(host, opened)
 
     with tidy():
