@@ -248,9 +248,9 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         test="tests/client/test_ids_given_twice.py::test_a_lease_that_one_of_them_holds_the_other_one_does_not_hold",
     ),
     "topic-may-go": Mutation(
-        "polonaise.coordination.values",
-        "        return kept and (self.key",
-        "        return (self.key",
+        "polonaise.terms",
+        "self.topics.get(name, ())[: len(ids)] == ids",
+        "self.topics.get(name, ids)[: len(ids)] == ids",
         "P13: a description that gives a topic's ids to another one is taken for a later one of the same history",
         test="tests/coordination/test_coordinator_rules.py"
         "::test_a_description_without_a_topic_that_was_there_is_of_an_older_copy_that_was_changed",
