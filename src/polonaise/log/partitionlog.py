@@ -45,7 +45,7 @@ from polonaise.log.segment import (
     SegmentHeader,
     check_registers,
 )
-from polonaise.log.segmentreader import Opened, Reader, SegmentCache, removed
+from polonaise.log.segmentreader import Reader, SegmentCache, removed
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, TransactionId
 
@@ -82,7 +82,6 @@ class PartitionLog:
         self._reader = Reader(disk, directory, cache)
         self._sealed: list[Segment] = []
         self._tail: Tail | None = None
-        self._opened_tail: Opened | None = None
         self._gate = Gate()
         self._numbers: dict[str, int] = {}
         """The number of each segment's file by its name, as the directory was seen last (`Disk.entries`)."""
@@ -267,11 +266,9 @@ class PartitionLog:
         header = self._header(preamble, tail)
         fresh = await self._create(header, preamble)
         # No await until the new tail is adopted: a reader in between would miss the sealed segment.
-        full, self._opened_tail = self._opened_tail, None
         self._sealed.append(tail.segment)
         self._adopt(fresh)
-        if full is not None:
-            await self._cache.release(full)
+        await self._cache.release(tail.opened)
         return fresh
 
     def _header(self, preamble: bytes = b"", before: Tail | None = None) -> SegmentHeader:
@@ -306,8 +303,8 @@ class PartitionLog:
     def _adopt(self, tail: Tail) -> None:
         """Make this the tail of the log, and give readers its file and its growing index."""
         self._tail = tail
-        self._opened_tail = Opened(tail.file, tail.index, written=True)
-        self._cache.put(self._reader.path(tail.segment), self._opened_tail)
+        tail.opened.index = tail.index  # a cut may have made it anew
+        self._cache.put(self._reader.path(tail.segment), tail.opened)
 
     def _note(self) -> None:
         assert self._tail is not None
@@ -395,7 +392,7 @@ class PartitionLog:
             # The cut has begun, and found the batches that are to stay damaged: ids down to there may be lost.
             await self.slot.record_loss(error.last_good)
             raise
-        self._retake(target)
+        self._adopt(target)
 
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, TransactionId, int]:
         """Return the segment that a cut at `last` makes the tail, its number of batches then, the last id, and its CRC.
@@ -457,12 +454,6 @@ class PartitionLog:
             if other > first:
                 await remove_segment(self._disk, self._directory, other)
 
-    def _retake(self, tail: Tail) -> None:
-        if tail is self._tail and self._opened_tail is not None:
-            self._opened_tail.index = tail.index
-        else:
-            self._adopt(tail)
-
     async def _forget_all(self) -> None:
         try:
             await self._cache.drop(self._reader.path(each) for each in self._sealed)
@@ -471,9 +462,9 @@ class PartitionLog:
 
     async def _forget_tail(self) -> None:
         """Let go of the tail and its file. The log has no tail until the next `_adopt`."""
-        opened, self._opened_tail, self._tail = self._opened_tail, None, None
-        if opened is not None:
-            await self._cache.give_up(opened)
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await self._cache.give_up(tail.opened)
 
     async def lose_above(self, last: TransactionId, why: str) -> None:
         """Record that a read met damage above `last`, and `why`, and open the log again, believing nothing above."""

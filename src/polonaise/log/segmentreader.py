@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 
 from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Disk, File, opened_file
@@ -24,21 +23,8 @@ from polonaise.log.segment import (
     read_preamble,
     scan,
 )
-from polonaise.log.tail import empty_scan, load_index
+from polonaise.log.tail import Opened, empty_scan, load_index
 from polonaise.terms import TransactionId
-
-
-@dataclass(eq=False, slots=True)
-class Opened:
-    """A segment's open file and its index; `users` counts the reads, and the writer, that have them in use."""
-
-    file: File
-    index: Index
-    written: bool = False
-    """Whether the index is the writer's own: it grows with the segment, and if the file differs, the file is wrong."""
-    users: int = 1
-    path: str | None = None
-    """The path by which the cache knows it; None when the cache does not."""
 
 
 class SegmentCache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
@@ -42,6 +43,19 @@ SMALL_WRITE_BYTES: Final = 16 * 1024
 """The largest write that gets zeros behind it. A larger one would soon have used them up."""
 
 
+@dataclass(eq=False, slots=True)
+class Opened:
+    """A segment's open file and its index; `users` counts the reads, and the writer, that have them in use."""
+
+    file: File
+    index: Index
+    written: bool = False
+    """Whether the index is the writer's own: it grows with the segment, and if the file differs, the file is wrong."""
+    users: int = 1
+    path: str | None = None
+    """The path by which the cache knows it; None when the cache does not."""
+
+
 class Tail:
     """The last segment of a log, its index and registers in memory, its file open. Up to `end` all is synced."""
 
@@ -63,6 +77,8 @@ class Tail:
         """The identity of the file when it was opened; None if it was gone by then."""
         self.scanned = scanned
         """The scan of the segment, up to date with every write."""
+        self.opened: Final = Opened(file, scanned.index, written=True)
+        """The file and the index for readers, once the log has adopted this tail."""
 
     @classmethod
     async def load(
