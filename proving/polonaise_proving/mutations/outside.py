@@ -245,7 +245,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "disk-that-hangs-untold": Mutation(
         "polonaise.storage.node",
-        "disk_waits_s=round(self._host.disk.under_way_s, 1),",
+        "disk_waits_s=self._host.disk.under_way_s,",
         "disk_waits_s=0.0,",
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
         test="tests/storage/test_disks_told.py::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",

@@ -71,6 +71,10 @@ class StorageNodeHealth(NamedTuple):
     counts: Mapping[str, int] = {}
     """The sums of `PartitionReplica.counts` over all partitions, by the same names, since the node's start."""
 
+    def document(self) -> dict[str, Any]:
+        """Return it as a JSON-ready document, in which the wait for the disk is in tenths of a second."""
+        return {**self._asdict(), "disk_waits_s": round(self.disk_waits_s, 1)}
+
     @classmethod
     def told(cls, document: Mapping[str, Any]) -> StorageNodeHealth:
         """Return the health in a document, which a node of another version, or a server, may have written."""

@@ -540,7 +540,7 @@ class StorageNode:
             noted=noted_version(self._note),
             disk=None if space is None else space._asdict(),
             no_room=str(self._no_room),
-            disk_waits_s=round(self._host.disk.under_way_s, 1),
+            disk_waits_s=self._host.disk.under_way_s,
             scrub={
                 "bytes_per_s": self._settings.scrub_bytes_per_s,
                 **asdict(scrubbed),
@@ -563,7 +563,7 @@ class StorageNode:
 
     def health(self) -> dict[str, Any]:
         """Return this node's health as a JSON-ready document."""
-        return self.measures().health._asdict()
+        return self.measures().health.document()
 
     def replicas(self) -> list[PartitionReplica]:
         """Return the replicas that were used since this node started."""

@@ -137,7 +137,7 @@ class ObservedStorage:
     async def health(self) -> dict[str, Any]:
         health = self._node.measures().health
         found = storage_reasons(health)
-        return {**verdict(self.not_ready(), [found], lines_of(found)), **health._asdict()}
+        return {**verdict(self.not_ready(), [found], lines_of(found)), **health.document()}
 
     async def samples(self, detail: Detail) -> Samples:
         return await storage_samples(self._node, await self._ask_space(), detail)
