@@ -99,11 +99,15 @@ _kept: list[CodeType] = []
 
 
 @cache
+def _classes_in(path: str) -> dict[str, OwnedClass]:
+    return classes_of(Path(path).read_text())
+
+
 def _owned(kind: type) -> OwnedClass | None:
     if not PROTOCOL.fullmatch(kind.__module__):
         return None
     # Not by `inspect`: it finds no text while a test breaks off calls at each of their lines.
-    return classes_of(Path(sys.modules[kind.__module__].__file__ or "").read_text()).get(kind.__name__)
+    return _classes_in(sys.modules[kind.__module__].__file__ or "").get(kind.__name__)
 
 
 def _check(owner: object, name: str, frame: FrameType) -> None:
@@ -136,6 +140,8 @@ def _delete(self: object, name: str) -> None:
 
 def guard(module: ModuleType) -> None:
     """Guard the objects of the classes of this module that can be written."""
+    # Not at the first write, which may come deep in calls, or in a greenlet: Python 3.11's parser fails there.
+    _classes_in(module.__file__ or "")
     for kind in vars(module).values():
         if type(kind) not in (type, ABCMeta) or kind.__module__ != module.__name__ or issubclass(kind, tuple):
             continue  # also protocols and enums, which are no objects with fields
