@@ -6,7 +6,6 @@ import difflib
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -352,6 +351,8 @@ def _holders(name: str) -> list[str]:
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     """Return a configuration file's tables, and note in `mistakes` what else stands at its top. Raises `BadOption`."""
+    import tomllib  # not where there is no file: most nodes that tests start have none
+
     try:
         text = with_own_errors(path, lambda: _read(Path(path)))
     except NotFound as error:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform, get_origin
 
 from polonaise.checksum import crc32
 from polonaise.errors import FrameDamaged, FrameTooLarge, ProtocolError
@@ -147,10 +147,12 @@ Text = Annotated[str, "text"]
 """UTF-8, at most 65,535 bytes. Longer text is cut; characters without UTF-8 (stray bytes) become `?`."""
 Blob = Annotated[bytes, "blob"]
 """Bytes of any length that the frame holds."""
+_WIRE: Final = {name: kind.__metadata__[0] for name, kind in globals().items() if get_origin(kind) is Annotated}
+"""How each type of a field travels: in a letter of `struct`, or as one of variable length."""
 _TEXT_BYTES_MAX = 65_535
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Message:
     """The base of all messages. After its fields a message may have a `payload`, such as batches or bodies."""
 
@@ -159,6 +161,16 @@ class Message:
     _FIXED_NAMES: ClassVar[tuple[str, ...]] = ()
     _VARIABLE: ClassVar[tuple[tuple[str, str], ...]] = ()
     _HAS_PAYLOAD: ClassVar[bool] = False
+
+    # Here, and not made for each of the classes: of what a node's process takes to start, that would be a good part.
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(self))
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))
+        return f"{type(self).__qualname__}({told})"
 
     def frame(self, *, request: int = 0, partition: int = NO_PARTITION) -> list[Buffer]:
         """Return the buffers of a frame that carries this message."""
@@ -177,15 +189,15 @@ def message(number: int) -> Callable[[type[_M]], type[_M]]:
     """Declare a message type under its number on the wire."""
 
     def declare(cls: type[_M]) -> type[_M]:
-        made = dataclass(slots=True)(cls)
-        hints = get_type_hints(made, include_extras=True)
-        wire = {f.name: hints[f.name].__metadata__[0] for f in fields(made) if f.name != "payload"}
+        made = dataclass(slots=True, eq=False, repr=False)(cls)
+        # By name: `get_type_hints` would compile each of them.
+        wire = {f.name: _WIRE[str(f.type)] for f in fields(made) if f.name != "payload"}
         fixed = [name for name, kind in wire.items() if kind not in ("text", "blob")]
         made.TYPE = number
         made._FIXED = struct.Struct("<" + "".join(wire[name] for name in fixed))
         made._FIXED_NAMES = tuple(fixed)
         made._VARIABLE = tuple((name, kind) for name, kind in wire.items() if kind in ("text", "blob"))
-        made._HAS_PAYLOAD = "payload" in hints
+        made._HAS_PAYLOAD = "payload" in made.__dataclass_fields__
         in_order = [*fixed, *(name for name, _ in made._VARIABLE), *(["payload"] if made._HAS_PAYLOAD else [])]
         assert [f.name for f in fields(made)] == in_order, f"{cls.__name__}: fixed, then variable, then the payload"
         assert number not in _KINDS, f"two messages numbered {number}"
