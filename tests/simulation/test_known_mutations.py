@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,8 +124,16 @@ def test_a_process_without_the_mutation_that_it_was_to_have_does_not_run(monkeyp
     assert "there is no mutation 'none'" in done.stderr
 
 
-@pytest.mark.slow
 def test_every_mutation_applies() -> None:
+    found = {module: find_spec(module) for module in {each.module for each in MUTATIONS.values()}}
+    for name, each in MUTATIONS.items():
+        spec = found[each.module]
+        assert spec is not None, f"{name} changes {each.module}, which is not there"
+        each.applied(Path(str(spec.origin)).read_text())
+
+
+@pytest.mark.slow
+def test_every_module_can_be_imported_with_its_mutations() -> None:
     source = (
         "from polonaise_proving.mutations import known; import importlib, sys\n"
         "for name, mutation in known.MUTATIONS.items():\n"

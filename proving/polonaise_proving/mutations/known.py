@@ -403,8 +403,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "full-segment-stays-open": Mutation(
         "polonaise.log.partitionlog",
-        "            await self._cache.release(full)\n",
-        "            pass\n",
+        "        await self._cache.release(tail.opened)\n        return fresh",
+        "        return fresh",
         "P11: each roll of the log keeps a file open for ever, until none can be opened",
         seed=1,
     ),

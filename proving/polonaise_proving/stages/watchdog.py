@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,13 @@ def watched(run: str = "") -> Iterator[None]:
     command = [sys.executable, "-m", __name__, run]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True), variables({RUN: run}):
         yield
+
+
+def unwatched() -> AbstractContextManager[None]:
+    """Have what is started within the block outlive a run that this process is in, such as a server of all tests."""
+    from polonaise.host.environment import variables
+
+    return variables({RUN: ""})
 
 
 def kill_all(run: str) -> None:
