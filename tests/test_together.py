@@ -22,8 +22,14 @@ def test_a_process_has_all_tests_of_what_it_has_started(file: str, group: str) -
     assert group_of(file) == group
 
 
-def test_spark_and_whole_runs_come_first() -> None:
-    files = ("views/test_once.py", "kill/test_kill.py", "soak/test_soak.py", "spark/test_spark_reads.py")
+def test_spark_databases_and_whole_runs_come_first() -> None:
+    files = (
+        "log/test_batch.py",
+        "kill/test_kill.py",
+        "soak/test_soak.py",
+        "views/test_once.py",
+        "spark/test_spark_reads.py",
+    )
     ids = [f"tests/{file}::test_it" for file in files]
     assert sorted(ids, key=turn) == ids[::-1]
 
