@@ -100,7 +100,7 @@ def _deaf(_: SparkFault) -> None:
     deaf: set[Connection] = set()
 
     def data_received(self: Connection, data: bytes) -> None:
-        if self.peer is None:
+        if not self.is_greeted:
             fresh.add(self)
         if self in fresh:
             hear(self, data)
