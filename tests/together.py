@@ -22,6 +22,7 @@ OF_SPARK: Final = re.compile(r"\bspark: SparkSession\b")
 OF_A_FILE: Final = re.compile(r'scope="module"|\btarget: Target\b')
 """A file whose tests share what they stand on, which may be a cluster of `tests/cluster/conftest.py`."""
 FIRST: Final = ("spark", "databases")
+"""The groups that take one process longest, in the order in which they begin."""
 LONGEST: Final = ("soak", "smoke", "torture_delivery", "torture", "kill", "upgrades", "demo", "examples")
 """Directories of tests of whole runs, the longest first."""
 

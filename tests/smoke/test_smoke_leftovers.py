@@ -13,11 +13,12 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise_proving.record.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.stages import watchdog
 from polonaise_proving.stages.hosts import hosts as hosts_module
 from polonaise_proving.stages.hosts.hosts import NamespaceHosts, PacketLoss, namespaces_possible
 from polonaise_proving.stages.hosts.leftovers import Notes, names_of, sweep
 from polonaise_proving.stages.processes import state_of
-from polonaise_proving.stages.watchdog import watched
+from polonaise_proving.stages.watchdog import unwatched, watched
 from rigs.lacking import program
 from rigs.waiting import block_until
 
@@ -219,3 +220,26 @@ def test_a_loss_whose_pulses_have_crashed_says_so(monkeypatch: pytest.MonkeyPatc
     loss = PacketLoss(["cat"], ["lose"], ["pass"])
     block_until(lambda: not loss._thread.is_alive(), "the end of the thread")
     assert not loss.end()
+
+
+def test_a_run_ends_its_own_processes_and_leaves_what_was_started_out_of_it() -> None:
+    with watched():
+        own = subprocess.Popen(["sleep", "600"])
+        with unwatched():
+            other = subprocess.Popen(["sleep", "600"])
+    try:
+        assert own.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_processes_that_do_not_go_are_told_and_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watchdog, "GONE_S", 0.0)
+    monkeypatch.setattr(watchdog, "_processes_of", lambda run: [os.getpid()])
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    watchdog.kill_all("some-run")
+    assert f"processes of run some-run do not end, and are left: {os.getpid()}" in capsys.readouterr().err

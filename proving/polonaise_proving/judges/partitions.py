@@ -110,7 +110,8 @@ def _fate(asked: AskedAppend, ids: list[TransactionId], starts: list[Transaction
 
 
 def _at(record: PartitionRecord, id: TransactionId) -> str:
-    there = record.described(record.held[id]) if id in record.held else "nothing"
+    held = record.held
+    there = record.described(held[id]) if id in held else "nothing"
     return f"{there} at {id} of partition {record.partition}"
 
 

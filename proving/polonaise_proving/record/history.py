@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, digest_of
@@ -110,9 +111,9 @@ class PartitionHistory:
 
     opening_balance = OPENING_BALANCE
 
-    @property
+    @cached_property
     def held(self) -> Mapping[int, int]:
-        """By id: the digest of its body."""
+        """By id: the digest of its body. Of the entries at its first use: judges come when all is recorded."""
         return {id: digest_of(body) for id, body in self.entries}
 
     @property

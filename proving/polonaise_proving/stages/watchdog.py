@@ -14,12 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 RUN: Final = "PROVING_RUN"
 """The environment variable that names the run of a process."""
+GONE_S: Final = 60.0
+"""How long killed processes are waited for: one whose disk hangs may never go."""
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def watched(run: str = "") -> Iterator[None]:
         yield
 
 
-def unwatched() -> AbstractContextManager[None]:
+def unwatched() -> contextlib.AbstractContextManager[None]:
     """Have what is started within the block outlive a run that this process is in, such as a server of all tests."""
     from polonaise.host.environment import variables
 
@@ -42,11 +43,15 @@ def unwatched() -> AbstractContextManager[None]:
 
 
 def kill_all(run: str) -> None:
-    """Kill the processes of a run, and wait until they are gone."""
+    """Kill the processes of a run, and wait until they are gone; say which are not after `GONE_S`."""
+    until_s = time.monotonic() + GONE_S
     while pids := list(_processes_of(run)):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if time.monotonic() >= until_s:
+            sys.stderr.write(f"processes of run {run} do not end, and are left: {', '.join(map(str, pids))}\n")
+            return
         time.sleep(0.01)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from polonaise.client.protocol.locks import Lock
     from polonaise.terms import LockMode
 
+ANY_ARGUMENTS: Final = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""The settings of a command that takes whatever is given, such as one that only refuses."""
 STANDARD_INPUT: Final = "-"
 LOG_ADDRESSES: Final = "polonaise://HOST:PORT,…, zookeeper://…, file:PATH or embedded:PATH"
 """The forms of a log's address, for helps."""

@@ -227,7 +227,7 @@ def _show_archived(report: ArchiveReport) -> None:
         say(f"Delta table: version {version}, {counted(added, 'fragment')} added, {left_out}")
 
 
-@pipeline.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@pipeline.command(hidden=True, context_settings=inputs.ANY_ARGUMENTS)
 def restore() -> None:
     """Refuse, and name the command that does the same without Spark."""
     raise BadOption(

@@ -87,7 +87,7 @@ class TablesBeside:
         self._own = [self.marks.table, *self._keys, *others]
         self._preparing = threading.Lock()
         self._prepared: set[Table] = set()
-        """That of marks once all of these were looked at; others, which only some need, likewise."""
+        """The tables that were looked at and found fit. That of marks stands for all but those that only some need."""
 
     @property
     def tables(self) -> list[Table]:
