@@ -18,7 +18,7 @@ ROUNDS ?= 20
 TRANSACTIONS ?= 50000
 SEED ?= 1
 DATABASE ?= sqlite
-SAMPLE ?= 6
+SAMPLE ?= 12
 PROCESSES ?= 3
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
@@ -48,7 +48,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 # Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
 # Three processes for two cores: some slow tests wait for what starts, or falls silent. Five were hardly quicker. One of
 # them has Spark, and one the databases: tests/together.py.
-test: check $(CLASSES) ## all that a newcomer should see pass: about 30 minutes on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
+test: check $(CLASSES) ## all that a newcomer should see pass: about 25 minutes on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
 	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n $(PROCESSES) --dist loadscope --no-loadscope-reorder --sample $(SAMPLE)
 	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
 

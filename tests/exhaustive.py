@@ -1,9 +1,10 @@
 """Runs a part of the exhaustive tests: those marked so are many of one kind, and another part is drawn by each commit.
 
-`--sample 6` keeps one of six of each such test function, at least one, and those about modules that the last commits
-or the work under way has changed: a mark may name modules, or packages. Without `--sample` all run. Which part it is
-follows from a seed, which is told at the end: `POLONAISE_SAMPLE` or `--sample-seed` has the same part run again. A test
-with a loop of its own over many steps of one kind asks the fixture `drawn` which of them run.
+`--sample 6` keeps one of six of each such test function, at least one, and those about what the last commits or the
+work under way have changed: a mark may name modules, packages, and files by their paths. Several functions whose marks
+say `of` the same are drawn from together. Without `--sample` all run. Which part it is follows from a seed, which is
+told at the end: `POLONAISE_SAMPLE` or `--sample-seed` has the same part run again. A test with a loop of its own over
+many steps of one kind asks the fixture `drawn` which of them run.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     families: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK))]
-    changed = _changed_modules({named for _, mark in marked for named in mark.args})
+    if lost := sorted({named for _, mark in marked for named in mark.args if not _exists(named)}):
+        raise pytest.UsageError(f"marks `{MARK}` name what is not there: {', '.join(lost)}")
+    changed = _changed({named for _, mark in marked for named in mark.args})
     for item, mark in marked:
-        if not any(is_in(module, named) for module in changed for named in mark.args):
-            families[item.nodeid.partition("[")[0]].append(item)
+        if not any(is_in(each, named) for each in changed for named in mark.args):
+            families[mark.kwargs.get("of") or item.nodeid.partition("[")[0]].append(item)
     left_out = {
         item for members in families.values() for item in left_out_of(members, one_of, config.option.sample_seed)
     }
@@ -76,18 +79,19 @@ def left_out_of(members: list[Any], one_of: int, seed: str) -> list[Any]:
     return drawn[ceil(len(members) / one_of) :]
 
 
-def is_in(module: str, named: str) -> bool:
-    """Whether a module is the one that is named, or one of the package that is."""
-    return f"{module}.".startswith(f"{named}.")
+def is_in(changed: str, named: str) -> bool:
+    """Whether a module, or a path, is the one that is named, or a module is one of the package that is."""
+    return changed == named or ("/" not in named and changed.startswith(f"{named}."))
 
 
 @pytest.fixture
 def drawn(request: pytest.FixtureRequest) -> Callable[[int], bool]:
-    """Whether the step of this number, of a test's own loop, is of the part that runs."""
+    """Whether the step of this number, of a test's own loop, is of the part that runs: one of so many that follow."""
     one_of, seed = request.config.option.sample, request.config.option.sample_seed
 
     def draw(step: int) -> bool:
-        return crc32(f"{seed} {request.node.nodeid} {step}".encode()) % one_of == 0
+        group, place = divmod(step, one_of)
+        return crc32(f"{seed} {request.node.nodeid} {group}".encode()) % one_of == place
 
     return draw
 
@@ -102,17 +106,24 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         )
 
 
-def _changed_modules(named: Set[str]) -> set[str]:
-    """Of the modules that are named, or in a package that is: those whose code the last commits, or the work under way,
-    have changed."""
+def _exists(named: str) -> bool:
+    """Whether there is a file of this path, or a module or package of this name."""
+    paths = [named] if "/" in named else [f"{each}/{named.replace('.', '/')}" for each in PACKAGES]
+    return any((ROOT / path).exists() or (ROOT / f"{path}.py").exists() for path in paths)
+
+
+def _changed(named: Set[str]) -> set[str]:
+    """Of the files that are named, and the modules that are, or are in a package that is: those that the last commits,
+    or the work under way, have changed. A module has changed if its code has."""
     before = f"HEAD~{COMMITS}"
-    paths = _git("diff", "--name-only", before, "--", *PACKAGES) if named else ""  # nothing in a shallow clone
+    files = {each for each in named if "/" in each}
+    paths = _git("diff", "--name-only", before, "--", *PACKAGES, *sorted(files)) if named else ""  # none if shallow
     modules = {
         path.partition("/")[2].removesuffix(".py").replace("/", "."): path
         for path in paths.splitlines()
         if path.endswith(".py")
     }
-    return {
+    return (files & {*paths.splitlines()}) | {
         module
         for module, path in modules.items()
         if any(is_in(module, each) for each in named)

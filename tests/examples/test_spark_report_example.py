@@ -48,6 +48,7 @@ def table(path: Path) -> list[list[str]]:
         return [row[:3] for row in csv.reader(file)]
 
 
+@pytest.mark.exhaustive("polonaise.spark", "examples/spark_report.py", of="programs on Spark that pages show")
 async def test_the_report_is_of_the_log_and_one_that_dies_changes_nothing(tmp_path: Path) -> None:
     booking = booking_service()
     view = booking.Bookings(f"sqlite:///{tmp_path / 'booking.db'}")

@@ -85,6 +85,7 @@ def check_reads_and_writes(address: str, log: Filled, directory: Path, **environ
     return ran.removeprefix("in ")
 
 
+@pytest.mark.exhaustive("polonaise.spark", of="Sparks elsewhere")
 @pytest.mark.slow
 def test_a_standalone_cluster_reads_and_writes_the_log(tmp_path: Path, log: Filled) -> None:
     with standalone_cluster(tmp_path) as master:
@@ -101,6 +102,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.exhaustive("polonaise.spark", of="Sparks elsewhere")
 @pytest.mark.slow
 def test_a_spark_connect_server_reads_and_writes_the_log(tmp_path: Path, log: Filled, connect: str) -> None:
     where = check_reads_and_writes(connect, log, tmp_path, PATH=path_without_java(tmp_path / "bin"))
@@ -117,6 +119,7 @@ spark.read.format("polonaise").schema("data binary").load()
 """
 
 
+@pytest.mark.exhaustive("polonaise.spark", of="Sparks elsewhere")
 @pytest.mark.slow
 def test_a_spark_connect_server_is_spoken_to_without_a_java(tmp_path: Path, connect: str) -> None:
     script = REMOTE.format(address=connect)
@@ -146,6 +149,7 @@ def test_executors_get_the_files_of_the_environment(monkeypatch: pytest.MonkeyPa
     assert _settings("spark://a:1", {})["spark.executorEnv.POLONAISE_TLS_KEY"] == "/a/k.pem"
 
 
+@pytest.mark.exhaustive("polonaise.spark", of="Sparks elsewhere")
 @pytest.mark.slow
 @pytest.mark.usefixtures("connections_closed")
 def test_a_query_and_a_sink_reach_a_cluster_with_tls(spark: SparkSession, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_the_table_of_columns_is_that_of_the_code() -> None:
     assert listed == [(name, column.ddl.partition("<")[0]) for name, column in COLUMNS.items()]
 
 
+@pytest.mark.exhaustive("polonaise.spark", "docs/spark.md", of="programs on Spark that pages show")
 @pytest.mark.slow
 def test_the_ten_minutes_do_what_they_say(tmp_path: Path) -> None:
     _, looked, first, second, archived = said_by(section("Ten minutes"), tmp_path, within_s=600)
@@ -104,6 +105,12 @@ def pay(log: Filled, count: int) -> None:
     log.append(count, body=b'{"account": %d, "amount": 0.50}')
 
 
+@pytest.mark.exhaustive(
+    "polonaise.spark",
+    "docs/spark.md",
+    "examples/declarative/definitions/balances.py",
+    of="programs on Spark that pages show",
+)
 @pytest.mark.slow
 def test_the_example_reads_each_payment_once_run_by_run(tmp_path: Path) -> None:
     with filled(tmp_path, 0) as log:

@@ -71,7 +71,7 @@ def test_each_row_is_there_once_and_in_order(rig: Rig, scenario: scenarios.Scena
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive  # of databases: when a statement of theirs fails or is undone is tried with views
+@pytest.mark.exhaustive(of="databases that others configure, under kills")
 @pytest.mark.parametrize("database", ["mariadb", "pooled"])
 @pytest.mark.parametrize(
     "scenario", [scenarios.killed_between_groups, scenarios.zombie], ids=lambda each: each.__name__

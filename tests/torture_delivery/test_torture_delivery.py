@@ -28,7 +28,7 @@ async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Pa
     assert any("server" in each or "storage" in each for each in report.faults)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(of="databases that others configure, under kills")
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["mariadb", "pooled"])
 async def test_databases_that_others_configure_and_that_are_killed_lose_and_double_nothing(

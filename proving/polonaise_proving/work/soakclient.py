@@ -25,7 +25,7 @@ from polonaise_proving.stages.soaknode import PARTITIONS, body, partition_of
 from polonaise_proving.work.leaks import leak
 
 ACCOUNTS: Final = 40
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.06
 """Seconds between two steps of a task: the test is of endurance, not of speed."""
 BURST: Final = 4
 GIVEN_UP: Final = 0.15
