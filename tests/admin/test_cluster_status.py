@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polonaise.admin.asking import ask_health
 from polonaise.admin.cluster import (
     ClusterObserver,
     ClusterStatus,
@@ -159,6 +160,34 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
     assert "did not answer within 2 s" in second.coordinator_trouble
     assert second.wellness is Wellness.DEGRADED, "the servers reach it, and all partitions are ready"
     assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_what_the_coordinator_held_before_it_was_away_is_not_taken_for_what_it_holds(
+    town: Town, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await well(town)
+
+    async def later(*about: Any) -> Any:
+        told = await ask_health(*about)
+        return {**told, "noted": 99} if isinstance(told, dict) else told
+
+    async def look(observer: ClusterObserver) -> tuple[ClusterStatus, ClusterStatus]:
+        await observer.look()
+        held_down(town.cluster.servers[0])
+        monkeypatch.setattr("polonaise.admin.cluster.ask_health", later)
+        there = await observer.look()
+
+        async def silent() -> None:
+            await asyncio.sleep(3_600)
+
+        observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
+        return there, await observer.look()
+
+    there, away = await observed(town, look)
+    assert "it answers, but what it holds is older" in there.belief.doubt
+    assert away.belief.doubt == ""
+    assert not [each.doubted for each in away.servers if each.doubted]
 
 
 @pytest.mark.slow
@@ -361,6 +390,10 @@ async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whateve
     await well(town)
 
 
+READY = {"ready": True, "generation": 1, "session": 1, "committed": 1, "engaged": []}
+"""What a server's health says of a partition, but for what it waits for."""
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -369,10 +402,16 @@ async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whateve
         {"server": 1, "partitions": {"x": {}}, "storage": {}},
         {"server": 1, "partitions": {}, "storage": {"a": {"connected": True}}},
         {"server": 1, "partitions": {}, "storage": {"a": 3}},
+        {"server": 1, "partitions": {"0": {**READY, "waits_for": None}}, "storage": {}},
+        {"server": 1, "partitions": {"0": READY}, "storage": {}},
     ],
 )
 def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, object]) -> None:
     assert not _is_known(document)
+
+
+def test_a_health_document_with_all_that_is_looked_at_is_known() -> None:
+    assert _is_known({"server": 1, "partitions": {"0": {**READY, "waits_for": ""}}, "storage": {}})
 
 
 def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:

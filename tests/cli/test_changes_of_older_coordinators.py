@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,18 +219,23 @@ def test_an_owner_is_moved_and_a_head_reset_only_in_a_coordinator_that_is_believ
     asyncio.run(scenario())
 
 
+def storage_tells(monkeypatch: pytest.MonkeyPatch, health: Callable[[str], dict[str, int]]) -> None:
+    """Have storage nodes answer with this health, by their addresses."""
+
+    async def told(_: object, address: str, *__: object) -> dict[str, int]:
+        return health(address)
+
+    monkeypatch.setattr("polonaise.admin.cluster.ask_health", told)
+    monkeypatch.setattr("polonaise.admin.cluster.storage_troubles", lambda _: ())
+    monkeypatch.setattr("polonaise.admin.cluster.why_not_writing", lambda _: ())
+
+
 def test_a_storage_node_that_noted_a_later_description_tells_while_no_server_answers(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = unserved(tmp_path / "coordinator", SHARED)
     noted = 7
-
-    async def told(_: object, address: str, *__: object) -> dict[str, int]:
-        return {"noted": noted} if address == NODES["b"] else {}
-
-    monkeypatch.setattr("polonaise.admin.cluster.ask_health", told)
-    monkeypatch.setattr("polonaise.admin.cluster.storage_troubles", lambda _: ())
-    monkeypatch.setattr("polonaise.admin.cluster.why_not_writing", lambda _: ())
+    storage_tells(monkeypatch, lambda address: {"noted": noted} if address == NODES["b"] else {})
     create = ("topic", "create", "u", "--coordinator", place)
     shell.refuses(*create, code="coordinator_outdated", naming="description is of version 0, and b noted version 7")
     noted = 0
@@ -259,6 +264,7 @@ def test_a_copy_that_promised_a_later_session_tells_while_no_server_answers(
                 await coordinator.set_partition(partition, replace(current.value, session=5), current.version)
 
     asyncio.run(given_out())
+    storage_tells(monkeypatch, lambda _: {})
     monkeypatch.setattr("polonaise.admin.belief.ask_noted", told)
     words = "of partitions 1 the copies on e know later sessions"
     if command == "topic list":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import stat
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 from polonaise.admin.coordinatorbackup import read_backup
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.storagenodes import check_enough_without
+from polonaise.checksum import crc32
 from polonaise.cli.storage import _moved
 from polonaise.coordination.memberchanges import Move
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Registration
@@ -136,8 +139,52 @@ def test_values_of_which_nobody_could_be_asked_are_written_only_with_consent(
     command = ("cluster", "backup", str(tmp_path / "backup"), *at)
     shell.refuses(*command, code="certificate_refused", naming="storage node a: it is of another CA. Nothing was wr")
     assert not (tmp_path / "backup").exists()
+    said = shell.run(*command, "--force")
+    assert (said.status, (tmp_path / "backup").exists()) == (0, True)
+    assert said.errors.startswith("WARNING: ")
+    assert "storage node a: it is of another CA. Keep your earlier backups: this one may be of an older" in said.errors
+
+
+@pytest.mark.parametrize("newer", ["format", "value"])
+def test_a_backup_of_a_newer_version_is_replaced_only_with_consent(
+    shell: Shell, at: tuple[str, str], tmp_path: Path, newer: str
+) -> None:
+    file = tmp_path / "backup"
+    command = ("cluster", "backup", str(file), *at)
+    if newer == "format":
+        file.write_text("polonaise-coordinator-backup 2 00000000\n{}\n")
+        code, naming = "unsupported_format", "is of format 2; this version of Polonaise reads 1. Nothing was written: "
+    else:
+        assert shell.run(*command).status == 0
+        note = json.loads(file.read_bytes().split(b"\n")[1])
+        note["description"][1] = note["description"][1].replace('"key"', '"later":1,"key"', 1)
+        raw = json.dumps(note).encode()
+        file.write_bytes(b"polonaise-coordinator-backup 1 %08x\n%s\n" % (crc32(raw), raw))
+        code, naming = "coordinator_newer", "backup: it has 'later', which this version of Polonaise does not know"
+    kept = file.read_bytes()
+    shell.refuses(*command, code=code, naming=naming)
+    shell.refuses(*command, code=code, naming="Nothing was written: name another file, or replace it with --force")
+    assert file.read_bytes() == kept
     assert shell.run(*command, "--force").status == 0
-    assert (tmp_path / "backup").exists()
+    assert read_backup(file).description is not None
+
+
+def test_a_file_that_can_not_be_read_is_replaced_only_with_consent(
+    shell: Shell, at: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "backup"
+    file.write_text("perhaps a backup")
+
+    read_bytes = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path == file:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    shell.refuses("cluster", "backup", str(file), *at, code="access_denied", naming="replace it with --force")
+    assert file.read_text() == "perhaps a backup"
 
 
 @pytest.fixture

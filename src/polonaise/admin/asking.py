@@ -52,6 +52,8 @@ Told: TypeAlias = dict[str, Any] | PolonaiseError
 _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
 """The role in which an operator asks a node, by the node's role. With TLS either takes a client's certificate."""
 _READS_MAX: Final = 16
+ASKED_MAX: Final = 64
+"""How many nodes are asked at the same time."""
 
 
 def stores_in(told: Iterable[Told]) -> list[str]:
@@ -148,22 +150,39 @@ async def connected(
 
 
 async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
-    """Return the name of the storage node at this address, and what it has noted and promised, or raise why not."""
+    """Return the name of the storage node at this address, and what it has noted and promised.
+
+    Raises why it did not tell within `timeout_s` seconds, or told nothing that can be understood.
+    """
+    began_s = host.clock.monotonic_s()
     # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
     async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
         if connection.peer.version_max < NOTES_VERSION:
             raise UnsupportedVersion("the storage node is too old to tell: upgrade it, then repeat the command")
-        told = await connection.request(TellNoted(), deadline_s=timeout_s)
-        if not isinstance(told, NotedAre):
-            raise ProtocolError(f"it answered with {type(told).__name__}")
-        document = json.loads(told.document)
-        promised = {
-            int(partition): None if each is None else Promised(each[0], each[1], bool(each[3]))
-            for partition, each in document["promises"].items()
-        }
-        noted = Noted.of(document["note"])
-        servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
-        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)
+        left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
+        told = await connection.request(TellNoted(), deadline_s=left_s)
+    if not isinstance(told, NotedAre):
+        raise ProtocolError(f"it answered with {type(told).__name__}")
+    try:
+        return _noted_in(told.document)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(
+            f"what it has noted has another form ({type(error).__name__}): it may be of another version"
+        ) from error
+
+
+def _noted_in(raw: bytes) -> tuple[StorageId | None, NodeAnswer]:
+    document = json.loads(raw)
+    name = document["name"]
+    if not isinstance(name, str | None):
+        raise TypeError(f"its name is {name!r}")
+    promised = {
+        int(partition): None if each is None else Promised(int(each[0]), int(each[1]), bool(each[3]))
+        for partition, each in document["promises"].items()
+    }
+    noted = Noted.of(document["note"])
+    servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
+    return name, NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)
 
 
 class AskedServers(NamedTuple):
@@ -175,13 +194,29 @@ class AskedServers(NamedTuple):
 
 
 async def ask_servers(host: Host, addresses: Iterable[str], timeout_s: float) -> AskedServers | None:
-    """Return what the first of the servers at these addresses tells that answers; None if none does."""
-    for address in addresses:
+    """Return what the first of the servers at these addresses tells that answers; None if none does.
+
+    All are asked at once, but no more than `ASKED_MAX`; each has `timeout_s` seconds.
+    """
+    asking = asyncio.Semaphore(ASKED_MAX)
+
+    async def ask(address: str) -> AskedServers | None:
         try:
-            return await _tell(host, address, timeout_s)
-        except PolonaiseError:
-            continue  # the next one may know
-    return None
+            async with asking, asyncio.timeout(timeout_s):
+                return await _tell(host, address, timeout_s)
+        except (PolonaiseError, TimeoutError):
+            return None  # the next one may know
+
+    tasks = [asyncio.create_task(ask(address), name=f"ask {address} for its cluster") for address in addresses]
+    try:
+        for task in tasks:
+            if (told := await task) is not None:
+                return told
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _tell(host: Host, address: str, timeout_s: float) -> AskedServers:

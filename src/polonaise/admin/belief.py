@@ -12,7 +12,7 @@ from polonaise.admin.asking import Told, ask_noted
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.rebuilding import Promised
-from polonaise.coordination.values import ClusterDescription, ExpectedServers, PartitionValue
+from polonaise.coordination.values import ExpectedServers, PartitionValue
 from polonaise.errors import (
     CertificateRefused,
     CertificateUnusable,
@@ -47,15 +47,19 @@ class Belief:
     unknown: PolonaiseError | None = None
     """Why no node could be asked, although one is there; None if one could, or none is, or there is a doubt."""
 
+    @property
+    def not_asked(self) -> str:
+        """That nobody could be asked, and why, if that is so; else empty."""
+        if self.unknown is None:
+            return ""
+        return f"nobody could be asked whether it holds the latest state: {self.unknown.text}"
+
     def refuse(self, coordinator: Coordinator, not_done: str, lost: str = "") -> None:
         """Raise `CoordinatorOutdated` if there is a doubt, which says `lost` besides, or why that is not known."""
         if self.doubt:
             raise CoordinatorOutdated(f"{coordinator}: {self.doubt}. {not_done}{lost}")
         if self.unknown is not None:
-            raise type(self.unknown)(
-                f"{coordinator}: nobody could be asked whether it holds the latest state: {self.unknown.text}. "
-                f"{not_done}"
-            )
+            raise type(self.unknown)(f"{coordinator}: {self.not_asked}. {not_done}")
 
 
 BELIEVED: Final = Belief()
@@ -63,7 +67,7 @@ BELIEVED: Final = Belief()
 
 def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> str:
     """Return what servers say of a coordinator that answers, and holds what they can't believe; empty if none does."""
-    said = {server: words for server, each in answers.items() if isinstance(each, dict) and (words := _doubt(each))}
+    said = {server: words for server, each in answers.items() if isinstance(each, dict) and (words := doubt_in(each))}
     if not said:
         return ""
     first, words = min(said.items())
@@ -118,22 +122,23 @@ def not_asked(
 
 
 async def later_promised(
-    host: Host, coordinator: Coordinator, description: ClusterDescription, timeout_s: float
+    host: Host, coordinator: Coordinator, key: bytes, nodes: Mapping[StorageId, str], timeout_s: float
 ) -> str:
     """Return which storage nodes have copies that promised later sessions than were given out; empty if none has.
 
-    To be asked after servers, as `later_noted`. Each node has `timeout_s` seconds to tell, and the coordinator as long.
+    To be asked after servers, as `later_noted`, of nodes that answer, by their addresses. Each has `timeout_s` seconds
+    to tell, and the coordinator as long.
     With TLS, nodes tell only who has a server's certificate.
     """
 
     async def ask(name: StorageId, address: str) -> tuple[StorageId, Mapping[PartitionId, Promised | None]]:
         try:
             told, answer = await ask_noted(host, address, timeout_s)
-        except (PolonaiseError, ValueError, LookupError, TypeError, AttributeError):
+        except PolonaiseError:
             return name, {}  # as one that does not answer, or is of another version
-        return name, answer.promised if told in (None, name) and answer.cluster_key == description.key else {}
+        return name, answer.promised if told in (None, name) and answer.cluster_key == key else {}
 
-    promised = dict(await asyncio.gather(*(ask(*each) for each in description.nodes.items())))
+    promised = dict(await asyncio.gather(*(ask(*each) for each in nodes.items())))
     # Read after that: a session is given out before any copy promises it.
     asked = sorted({partition for each in promised.values() for partition in each})
     sessions = {
@@ -192,7 +197,7 @@ def some(partitions: Sequence[PartitionId]) -> str:
     return ", ".join([*map(str, partitions[:5]), *(["…"] if len(partitions) > 5 else [])])
 
 
-def _doubt(health: Mapping[str, Any]) -> str:
+def doubt_in(health: Mapping[str, Any]) -> str:
     """Return why a server does not believe what the coordinator holds, by its health; empty if it does."""
     partitions = health["partitions"].values()
     proved = (each["waits_for"] for each in partitions if each.get("coordinator_outdated"))

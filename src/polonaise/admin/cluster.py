@@ -9,8 +9,26 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.asking import Told, ask_health, ask_servers, health_of, not_named, stores_in, trouble_in
-from polonaise.admin.belief import BELIEVED, Belief, disbelief, later_noted, later_promised, not_asked, outdated_at
+from polonaise.admin.asking import (
+    ASKED_MAX,
+    Told,
+    ask_health,
+    ask_servers,
+    health_of,
+    not_named,
+    stores_in,
+    trouble_in,
+)
+from polonaise.admin.belief import (
+    BELIEVED,
+    Belief,
+    disbelief,
+    doubt_in,
+    later_noted,
+    later_promised,
+    not_asked,
+    outdated_at,
+)
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -44,8 +62,6 @@ from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
 from polonaise.terms import PartitionId, ServerId, StorageId, clock_words
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
-
-_ASKED_MAX: Final = 64
 
 _MARKS_S: Final = 1.0
 """Seconds in which partitions' values are read to see whether they are marked as outdated: as a rule, all or none."""
@@ -386,15 +402,15 @@ class ClusterObserver:
         self._coordinator = coordinator
         self._address = address
         self._timeout_s = timeout_s
-        self._asking = asyncio.Semaphore(_ASKED_MAX)
+        self._asking = asyncio.Semaphore(ASKED_MAX)
         self._description: ClusterDescription | None = None
         self._last = _LastRead()
 
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        Takes at most twice the time limit and a second, three times more while no server answers, and once more for
-        each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no cluster,
+        Takes at most twice the time limit and a second, twice more while no server answers, and once more for each
+        further `ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no cluster,
         and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
@@ -469,10 +485,14 @@ class ClusterObserver:
             # Of those that are ready their owners believe it; others may have none that could tell.
             unproved = [each.partition for each in partitions if each.condition is None or not each.condition.ready]
             doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))
-        if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers.values()):
+        # What the coordinator held at an earlier look says nothing of what it holds now.
+        if not doubt and known and not any(isinstance(each, dict) for each in servers.values()):
+            assert last.version is not None
             doubt = later_noted(storage, last.version)
-            if not doubt and known:
-                doubt = await later_promised(self._host, self._coordinator, description, self._timeout_s)
+            if not doubt:
+                # Not of those that are silent: they would be as long once more.
+                nodes = {name: each for name, each in description.nodes.items() if isinstance(storage[name], dict)}
+                doubt = await later_promised(self._host, self._coordinator, description.key, nodes, self._timeout_s)
         return Belief(doubt) if doubt else Belief(unknown=not_asked(servers, storage, last.expected))
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
@@ -568,11 +588,12 @@ _SHOWN: Final = frozenset(
 
 
 def _is_known(answer: Mapping[str, Any]) -> bool:
-    """Whether a server's health document has all that conditions are read from."""
+    """Whether a server's health document has all that conditions, and whether it believes the coordinator, are read
+    from."""
     try:
         for condition in conditions_in(answer).values():
             _ = condition.troubles
-        _ = server_troubles(answer)
+        _ = server_troubles(answer), doubt_in(answer)
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False

@@ -16,7 +16,7 @@ from polonaise.admin.asking import ask_health, ask_noted, values_in
 from polonaise.admin.belief import SHUT_OUT, outdated_in, some
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
-from polonaise.coordination.backend import PUT_BACK
+from polonaise.coordination.backend import PUT_BACK, newer
 from polonaise.coordination.rebuilding import (
     Lack,
     NodeAnswer,
@@ -34,6 +34,7 @@ from polonaise.errors import (
     BadOption,
     CoordinatorDamaged,
     CoordinatorLost,
+    CoordinatorNewer,
     CoordinatorOutdated,
     DirectoryInUse,
     NotInitialized,
@@ -101,14 +102,20 @@ def write_backup(path: Path, noted: Noted) -> None:
 
 
 def check_replaces_no_later(path: Path, noted: Noted) -> None:
-    """Raise `CoordinatorOutdated` if the file is a backup with later values, and `BadOption` if of another cluster."""
+    """Raise `CoordinatorOutdated` if the file is a backup with later values, and `BadOption` if of another cluster.
+
+    Raises what `read_backup` does for one that may be either, as it can't be read: of a newer version, or the disk's
+    fault.
+    """
+    consent = "Nothing was written: name another file, or replace it with --force"
     try:
         kept = read_backup(path) if path.is_file() else None
-    except PolonaiseError:
-        return  # no backup, or a damaged one: nothing is lost with it
+    except PolonaiseError as error:
+        if isinstance(error, CoordinatorDamaged) and not isinstance(error, UnsupportedFormat):
+            return  # no backup, or a damaged one: nothing is lost with it
+        raise type(error)(f"{error.text}. {consent}") from error
     if kept is None or kept.description is None or noted.description is None:
         return
-    consent = "Nothing was written: name another file, or replace it with --force"
     if kept.description.key != noted.description.key:
         raise BadOption(f"{path} is a backup of another cluster, {kept.description.key.hex()}. {consent}")
     if kept.version > noted.version:
@@ -147,6 +154,8 @@ def read_backup(path: Path) -> Noted:
         raise CoordinatorDamaged(f"{path} is no backup of a coordinator, or damaged: take another one")
     try:
         return Noted.of(json.loads(document))
+    except CoordinatorNewer as error:
+        raise newer(str(path), error.text) from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CoordinatorDamaged(f"{path} is no valid backup of a coordinator: {error}") from error
 
@@ -219,7 +228,9 @@ async def _running(
     running: dict[ServerId, str] = {}
     for (address, server), each in zip(last.items(), told, strict=True):
         if isinstance(each, dict):
-            running[int(each["server"])] = address
+            # One that tells no number is running all the same.
+            number = each.get("server")
+            running[number if isinstance(number, int) else server] = address
         elif isinstance(each, SHUT_OUT):
             # One that says so is running. An earlier version lets nobody in with the certificate of this command.
             running[server] = address
@@ -236,9 +247,12 @@ async def _ask_all(
     async def ask(given: StorageId, address: str) -> None:
         try:
             name, answer = await ask_noted(host, address, timeout_s)
-            answers[name or given] = answer
         except PolonaiseError as error:
             silent[given] = str(error)
+            return
+        answers[name or given] = answer
+        if name not in (None, given):
+            silent[given] = f"storage node {name} answers at {address}: name its own address with --storage"
 
     await asyncio.gather(*(ask(name, address) for name, address in nodes.items()))
 

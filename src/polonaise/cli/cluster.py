@@ -368,8 +368,8 @@ async def cluster_backup(
         bool,
         Option(
             "--force",
-            help="Write it although the coordinator is of an older state, or the file has later values or is of "
-            "another cluster.",
+            help="Write it although the coordinator is of an older state, or the file has later values, is of another "
+            "cluster, or can't be read, such as one of a newer version.",
         ),
     ] = False,
 ) -> None:
@@ -402,6 +402,9 @@ async def cluster_backup(
     if belief.doubt:
         older = "Keep your earlier backups: this one is of an older state"
         typer.echo(f"WARNING: {opened}: {belief.doubt}. {older}", err=True)
+    elif belief.unknown is not None:
+        older = "Keep your earlier backups: this one may be of an older state"
+        typer.echo(f"WARNING: {opened}: {belief.not_asked}. {older}", err=True)
     if cluster.as_json:
         told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
     else:

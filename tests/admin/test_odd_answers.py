@@ -1,0 +1,87 @@
+"""Nodes that answer a recovery with what is not understood, or under another name, are told with that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polonaise.admin.coordinatorbackup import _running, recover
+from polonaise.coordination.values import ExpectedServer, ExpectedServers
+from polonaise.errors import RecoveryUnsafe
+from polonaise.wire.messages import NOTES_VERSION, NotedAre
+from rigs.coordinator import Scene, in_a_scene
+from rigs.scenarios import idle
+
+KEY = bytes(range(16))
+
+
+def told(name: Any, **more: Any) -> bytes:
+    """What a storage node tells that has noted nothing."""
+    return json.dumps({"name": name, "cluster": KEY.hex(), "note": {}, "promises": {}, **more}).encode()
+
+
+async def refusal(scene: Scene, monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, bytes]) -> str:
+    """Return why nothing is recovered from storage nodes at these addresses, which tell this."""
+
+    @asynccontextmanager
+    async def connected(_: object, address: str, *__: object) -> AsyncIterator[Any]:
+        async def request(*_: object, **__: object) -> NotedAre:
+            return NotedAre(answers[address])
+
+        yield SimpleNamespace(peer=SimpleNamespace(version_max=NOTES_VERSION), request=request)
+
+    monkeypatch.setattr("polonaise.admin.asking.connected", connected)
+    host, coordinator = scene.machine.start(idle).host, await scene.open()
+    with pytest.raises(RecoveryUnsafe) as refused:
+        await recover(host, coordinator, None, {address.partition(":")[0]: address for address in answers}, 1.0)
+    return refused.value.text
+
+
+ODD = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "a number": b"7",
+    "nothing but its name": b'{"name": "b"}',
+    "too deep": b"[" * 100_000,
+    "a list for its name": told(["b"]),
+    "too little of a promise": told("b", promises={"0": [1]}),
+    "no partition": told("b", promises={"x": None}),
+    "no value": told("b", note={"partitions": {"0": 3}}),
+    "no key": told("b", cluster=3),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+@in_a_scene
+async def test_a_storage_node_that_tells_what_is_not_understood_is_named_with_that(
+    scene: Scene, *, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    why = await refusal(scene, monkeypatch, {"a:1": told("a"), "b:1": ODD[what]})
+    assert "no storage node that answers has noted the cluster's description" in why
+    assert "b: [protocol_error] what it has noted has another form" in why
+
+
+@in_a_scene
+async def test_a_storage_node_at_whose_address_another_one_answers_is_named_with_that(
+    scene: Scene, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = await refusal(scene, monkeypatch, {"a:1": told("a"), "b:1": told("c"), "d:1": told(None)})
+    assert why.endswith(". b: storage node c answers at b:1: name its own address with --storage")
+
+
+@pytest.mark.parametrize("health", [{}, {"server": None}, {"server": "x"}])
+@in_a_scene
+async def test_a_server_that_answers_and_does_not_tell_its_number_runs(
+    scene: Scene, *, monkeypatch: pytest.MonkeyPatch, health: dict[str, object]
+) -> None:
+    async def answer(*_: object) -> dict[str, object]:
+        return health
+
+    monkeypatch.setattr("polonaise.admin.coordinatorbackup.ask_health", answer)
+    expected = ExpectedServers({"s1": ExpectedServer(1, "s1:1")})
+    assert await _running(scene.machine.start(idle).host, expected, KEY, 1.0) == {1: "s1:1"}
