@@ -128,7 +128,10 @@ async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_wri
     async def silent(*_: object) -> Any:
         await asyncio.Event().wait()
 
-    coordinator: Any = SimpleNamespace(set_partition=silent, trouble="")
+    async def believed() -> None:
+        pass
+
+    coordinator: Any = SimpleNamespace(ask_first=believed, set_partition=silent, trouble="")
     state = HeadState(0, "a quorum", [], [], 3, PartitionValue.initial(("a", "b", "c")), 1)
     async with asyncio.timeout(30):
         with pytest.raises(CoordinatorUnavailable, match="the decision may have been written"):

@@ -150,15 +150,11 @@ def test_a_zookeeper_whose_name_was_silent_for_long_is_found_where_it_was_said_t
     assert connections._expand_client_hosts() == [("name", "127.0.0.3", 2181)], "the late answer is not the last one"
 
 
-def test_nodes_whose_names_nobody_looks_up_are_not_told_as_a_coordinator_that_is_silent(
+def test_a_change_goes_on_where_nobody_looks_up_the_names_of_nodes_as_where_these_are_stopped(
     silent: SilentNameService, shell: Shell, tmp_path: Path
 ) -> None:
     place = unserved(tmp_path / "coordinator", ClusterDescription.new(b"k" * 16, 1, {"a": "name:1"}))
-    shell.refuses(
-        "topic", "create", "payments", "--timeout", 1, "--coordinator", place,
-        code="coordinator_unavailable",
-        naming="(the cluster's nodes have not all answered whether it holds the latest state)",
-    )  # fmt: skip
+    assert shell.run("topic", "create", "payments", "--coordinator", place).status == 0
     assert silent.answered == [], "the command has ended before"
 
 

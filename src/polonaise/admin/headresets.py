@@ -310,6 +310,7 @@ async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset
     if asked is not None and asked.is_pending and asked == replace(reset, asked_us=asked.asked_us):
         return
     changed = replace(value, resets=(*carried_out(value), reset))
+    await coordinator.ask_first()
     writing = coordinator.set_partition(state.partition, changed, state.version)
     unsure = "; the decision may have been written, and is then carried out: repeat the command, and look again"
     if await answered(coordinator, writing, timeout_s, unsure) is None:

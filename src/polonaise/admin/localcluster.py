@@ -250,6 +250,7 @@ class LocalClusterRun:
             while not self._stopped.is_set():
                 try:
                     while self._left_out:
+                        await coordinator.ask_first()
                         await answered(coordinator, coordinator.forget_server(self._left_out[0]), _ASK_S)
                         del self._left_out[0]
                     status = await observer.look()

@@ -122,6 +122,7 @@ class MemberEdits:
             if value == current.value:
                 return value
             try:
+                await self._coordinator.ask_first()
                 async with asyncio.timeout(self._timeout_s):
                     written = await write(value, current.version)
             except (TimeoutError, CoordinatorUnavailable):

@@ -17,7 +17,8 @@ from polonaise.node.addresses import coordinator_at
 
 _CLOSE_S: Final = 5.0
 _ASK_S: Final = 2.0
-"""Seconds that each node gets to say whether it believes the coordinator: less than changes themselves get."""
+"""Seconds that each node gets to say whether it believes the coordinator, besides what changes themselves get: with
+less, whoever is in a hurry would change an older copy. A silent node is asked only once."""
 _HOLDS_S: Final = 5.0
 """Seconds for which the nodes' answers count: servers need as long to notice that a coordinator was put back."""
 

@@ -261,6 +261,7 @@ def _why_not_yet(value: PartitionValue) -> str:
 async def _write(
     coordinator: Coordinator, wanted: ClusterDescription, current: Versioned[ClusterDescription], timeout_s: float
 ) -> None:
+    await coordinator.ask_first()
     writing = coordinator.set_description(wanted, current.version)
     if await answered(coordinator, writing, timeout_s, "; the change may have been made: repeat the command") is None:
         raise CoordinatorUnavailable("the description was changed by somebody else meanwhile: repeat the command")

@@ -38,6 +38,7 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
             break
         moved = await _with_owner(coordinator, current, partition, server, description.total, timeout_s)
         owner = moved.owners[partition]
+        await coordinator.ask_first()
         if await answered(
             coordinator,
             coordinator.set_assignment(moved, current.version),
@@ -131,6 +132,7 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
     (name,) = meant
     server = expected.servers[name]
     # Before the advice to stop it: in an older state of the coordinator it may be the only one that still serves.
+    await coordinator.ask_first()
     await answered(coordinator, coordinator.may_change(), timeout_s, _UNCHANGED)
     if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s, _UNCHANGED)):
         raise fault(

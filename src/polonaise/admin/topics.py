@@ -116,6 +116,7 @@ async def _grow(
                     f"limit of {PARTITIONS_MAX}: give fewer"
                 )
             new = range(current.value.total, grown.total)
+            await coordinator.ask_first()
             async with asyncio.timeout(timeout_s + grown.total / 100):
                 # First: a partition that the description names has a value, or the coordinator counts as damaged.
                 members = first_members(grown, await _members(coordinator, current.value), new)

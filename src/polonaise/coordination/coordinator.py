@@ -161,11 +161,16 @@ class Coordinator:
         who can't know by themselves that they see an older copy. It may read values."""
         self._ask = ask
 
+    async def ask_first(self) -> None:
+        """Ask what `ask_before_changes` was given, ahead of a change for which the coordinator has a time limit: nodes
+        that are silent are no silence of the coordinator's."""
+        if self._ask is not None:
+            await self._ask()
+
     async def may_change(self) -> None:
         """Raise why nothing may be changed by this process at present. Every change calls it; callers need it only for
         what they change elsewhere, by the coordinator's values."""
-        if self._ask is not None:
-            await self._ask()
+        await self.ask_first()
         await self._check_belief()
         if calm_s := self._seen.calm_s(self._clock.monotonic_s()):
             raise CoordinatorUnavailable(
