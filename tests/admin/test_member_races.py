@@ -45,6 +45,9 @@ class Values:
     def become(self, description: ClusterDescription) -> None:
         self.described, self.version = description, self.version + 1
 
+    async def ask_first(self) -> None:
+        """Its nodes believe it."""
+
     async def description(self) -> Versioned[ClusterDescription]:
         return Versioned(self.version, self.described)
 

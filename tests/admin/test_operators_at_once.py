@@ -51,6 +51,9 @@ class Cluster:
     async def _time_passes(self, longest_s: float = 0.05) -> None:
         await asyncio.sleep(self.random.uniform(0.0, longest_s))
 
+    async def ask_first(self) -> None:
+        """Its nodes believe it."""
+
     async def description(self) -> Versioned[ClusterDescription]:
         await self._time_passes()
         return self.described
