@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from polonaise.admin.coordinatorbackup import _running, recover
-from polonaise.coordination.values import ExpectedServer, ExpectedServers
+from polonaise.coordination.rebuilding import Noted
+from polonaise.coordination.values import ClusterDescription, ExpectedServer, ExpectedServers
 from polonaise.errors import RecoveryUnsafe
 from polonaise.wire.messages import NOTES_VERSION, NotedAre
 from rigs.coordinator import Scene, in_a_scene
@@ -70,8 +71,11 @@ async def test_a_storage_node_that_tells_what_is_not_understood_is_named_with_th
 async def test_a_storage_node_at_whose_address_another_one_answers_is_named_with_that(
     scene: Scene, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = await refusal(scene, monkeypatch, {"a:1": told("a"), "b:1": told("c"), "d:1": told(None)})
-    assert why.endswith(". b: storage node c answers at b:1: name its own address with --storage")
+    description = ClusterDescription.new(KEY, 1, {"a": "first:1", "b": "b:1"})
+    note = Noted(description, 0).document()
+    why = await refusal(scene, monkeypatch, {"first:1": told("a", note=note), "b:1": told("c")})
+    assert why.endswith(". b: storage node c answers at b:1: give its own address with --storage")
+    assert "first:" not in why, "it answered, whatever name it was given"
 
 
 @pytest.mark.parametrize("health", [{}, {"server": None}, {"server": "x"}])

@@ -189,12 +189,13 @@ async def recover(
         )
     answers: dict[StorageId, NodeAnswer] = {}
     silent: dict[StorageId, str] = {}
+    others: dict[StorageId, str] = {}
     to_ask = dict(nodes) if known is None or known.description is None else {**known.description.nodes, **nodes}
     if not to_ask:
         raise RecoveryUnsafe("no storage node is known: name some with --storage, or give a backup's file")
     # Once more with those that the first ones tell of.
     for _ in range(2):
-        await _ask_all(host, to_ask, answers, silent, timeout_s)
+        await _ask_all(host, to_ask, answers, silent, others, timeout_s)
         try:
             _, description = newest_description(all_noted(known, answers))
         except RecoveryUnsafe as error:
@@ -203,6 +204,8 @@ async def recover(
         to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
     expected = newest_expected(all_noted(known, answers))
     running = await _running(host, expected, description.key, timeout_s)
+    # A node that only the command's user names so has answered under its own name.
+    silent |= {name: why for name, why in others.items() if name in description.nodes}
     unanswered = {name: why for name, why in silent.items() if name not in answers}
     try:
         description, beginning = rebuilt(known, answers, confirmed, running, believed)
@@ -242,6 +245,7 @@ async def _ask_all(
     nodes: Mapping[StorageId, str],
     answers: dict[StorageId, NodeAnswer],
     silent: dict[StorageId, str],
+    others: dict[StorageId, str],
     timeout_s: float,
 ) -> None:
     async def ask(given: StorageId, address: str) -> None:
@@ -252,7 +256,7 @@ async def _ask_all(
             return
         answers[name or given] = answer
         if name not in (None, given):
-            silent[given] = f"storage node {name} answers at {address}: name its own address with --storage"
+            others[given] = f"storage node {name} answers at {address}: give its own address with --storage"
 
     await asyncio.gather(*(ask(name, address) for name, address in nodes.items()))
 
