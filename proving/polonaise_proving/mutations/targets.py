@@ -176,8 +176,8 @@ TARGET_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "tables-of-a-target-made-under-way": Mutation(
         "polonaise.views.tablesbeside",
-        "        begins = not self.began\n",
-        "        begins = True\n",
+        "begins=not began)\n",
+        "begins=True)\n",
         "P7: a target makes empty tables in the place of those that somebody has put aside",
         test="tests/player/test_sql_delivery.py"
         "::test_tables_that_are_renamed_under_way_are_waited_for_and_not_made[sqlite-gone0]",

@@ -47,10 +47,10 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
-        "                if not self._beside.begin(db, run, epoch):\n"
+        "                if not beside.begin(db, run, epoch):\n"
         "                    return False\n"
-        "                writer.last_step = lambda: self._beside.finish(db, run)\n",
-        "                if not self._beside.marks.move(db, run[0].partition, run[0].id - 1, run[-1].id):\n"
+        "                writer.last_step = lambda: beside.finish(db, run)\n",
+        "                if not beside.marks.move(db, run[0].partition, run[0].id - 1, run[-1].id):\n"
         "                    return False\n",
         "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
         test="tests/views/test_whole_transactions.py"
@@ -191,8 +191,8 @@ VIEW_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "refused-own-statement-blamed-on-the-application": Mutation(
         "polonaise.views.sql",
-        "            with not_refused(_WHOSE):\n                return self._done(",
-        "            if True:\n                return self._done(",
+        "            with not_refused(_WHOSE):\n                return _done(",
+        "            if True:\n                return _done(",
         "P13: rights that were taken away are told as a failure of the view's code, or end the client",
         test="tests/views/test_every_step_fails.py"
         "::test_what_the_database_refuses_the_view_is_no_failure_of_the_application[sqlite]",

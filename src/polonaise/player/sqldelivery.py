@@ -233,7 +233,8 @@ class SqlDeliveryTarget:
         # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
         with writer.transaction() as db:
             ids = self._ids_kept(db)
-        self._beside.began, self._source = True, source
+        self._beside.note_told()
+        self._source = source
         if is_first and held:
             what = (
                 "%s and %s are new, and table %s holds rows: the target gets everything from the beginning. If these "

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
@@ -17,6 +18,7 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import OwnRefused, database_errors, not_refused, translated, trouble_in
 from polonaise.views.dialects import check_names
+from polonaise.views.lostmarks import Reached
 from polonaise.views.marks import group_number
 from polonaise.views.tablesbeside import ViewTables
 from polonaise.views.worker import Workers, check_plain
@@ -25,6 +27,8 @@ from polonaise.views.writerconnection import WriterConnection, check_undone
 T = TypeVar("T")
 
 _WHOSE: Final = "the view"
+
+_Prepare: TypeAlias = Callable[[ViewTables, WriterConnection], None]
 
 
 class SqlView:
@@ -85,10 +89,11 @@ class SqlView:
     ) -> None:
         check_plain(self.apply, self.apply_many)
         self._database = Database(engine, self.isolation_level, busy_s)
-        self._beside = ViewTables(self.metadata, marks_table, self.once_table, create=create)
+        self._new_tables = partial(ViewTables, self.metadata, marks_table, self.once_table, create=create)
+        self._new_workers = partial(Workers, self._database, "polonaise-view", workers_max, close_s_max)
+        self._beside, self._workers = self._opened()
         if create:
             check_names(self._database.kind, self._beside.names)
-        self._workers = Workers(self._database, "polonaise-view", workers_max, close_s_max, self._beside.look_again)
         self._readers_max = readers_max
         self._readers: ThreadPoolExecutor | None = None
 
@@ -133,12 +138,14 @@ class SqlView:
         meanwhile or ends the transaction because of others, and `Forked` in a child of the process that has used the
         view.
         """
-        return self._reading(self._beside.reached.now())
+        return self._reading(self._beside.reached, self._beside.reached.now())
 
-    def _reading(self, marks: Mapping[PartitionId, TransactionId]) -> AbstractContextManager[Connection]:
+    def _reading(
+        self, reached: Reached, marks: Mapping[PartitionId, TransactionId]
+    ) -> AbstractContextManager[Connection]:
         if not marks:  # no client follows the log with it
             return self._database.reading()
-        return self._database.reading(lambda db: self._beside.reached.check(db, marks))
+        return self._database.reading(lambda db: reached.check(db, marks))
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         """Return the result of `function(db, *args)`, run in a thread with a connection as `reading` yields it.
@@ -152,10 +159,11 @@ class SqlView:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
-        marks = self._beside.reached.now()  # here, because the thread does not know of a context that calls this
+        reached = self._beside.reached
+        marks = reached.now()  # here, because the thread does not know of a context that calls this
 
         def call() -> T:
-            with self._reading(marks) as db:
+            with self._reading(reached, marks) as db:
                 return function(db, *args)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
@@ -207,7 +215,7 @@ class SqlView:
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """Return the last id of the partition that is applied in the database; -1 for none."""
-        return await self._do(partition, self._beside.prepare, self._beside.tell_mark, partition)
+        return await self._do(partition, ViewTables.prepare, ViewTables.tell_mark, partition)
 
     async def stepped_back(
         self, positions: Mapping[PartitionId, TransactionId] | None = None
@@ -218,7 +226,7 @@ class SqlView:
         marks = reached.now() if positions is None else positions
         if marks and self._workers:
             try:
-                await self._do(next(iter(marks)), self._beside.prepare, self._look, marks)
+                await self._do(next(iter(marks)), ViewTables.prepare, _look, marks)
             except ViewUnavailable:
                 if not reached.behind & marks.keys():
                     raise
@@ -234,13 +242,16 @@ class SqlView:
     ) -> None:
         """Have the epochs belong to this worker group, before it takes the partition over. Raises `ViewUnfit` if they
         belong to another one that is `present`, by name."""
-        number, ended, beside = group_number(group), None, self._beside
-        while (found := await self._do(partition, beside.prepare_epochs, beside.claim, number, ended)) != number:
+        number, ended = group_number(group), None
+        while (
+            found := await self._do(partition, ViewTables.prepare_epochs, ViewTables.claim, number, ended)
+        ) != number:
             names = {group_number(name): name for name in await present()}
             if found in names:
+                epochs = self._beside.fences.table.fullname
                 raise ViewUnfit(
                     f"worker group {names[found]} is there, and works with these tables, as "
-                    f"{beside.fences.table.fullname} says: two groups would take each partition from each other again "
+                    f"{epochs} says: two groups would take each partition from each other again "
                     "and again. End its workers, and this group goes on by itself; or give this group a view with "
                     "tables of its own, and with a marks_table of its own"
                 )
@@ -248,7 +259,7 @@ class SqlView:
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         """Fence the workers that had the partition before. Return the mark, and the epoch to apply under."""
-        return await self._do(partition, self._beside.prepare_epochs, self._beside.take_over, partition)
+        return await self._do(partition, ViewTables.prepare_epochs, ViewTables.take_over, partition)
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
         """Apply a run as `apply_run` does, under an epoch of its partition. Raises `WorkerFenced`, with nothing
@@ -261,66 +272,81 @@ class SqlView:
         has used the view."""
         if self._database.is_parents:
             return
-        await self._workers.end()
+        workers, cluster = self._workers, self._beside.marks.cluster
+        # What a thread that is left behind learns later, it notes in the ones of before, where nobody asks for it.
+        self._beside, self._workers = self._opened()
+        self._beside.marks.cluster = cluster
+        await workers.end()
         readers, self._readers = self._readers, None
         if readers is not None:
             readers.shutdown(wait=False)
-        self._beside.close()
         self._database.close()
 
-    async def _do(
-        self, partition: PartitionId, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
-    ) -> T:
+    def _opened(self) -> tuple[ViewTables, Workers]:
+        """Return the tables, of which nothing is known so far, and the threads for the time until the view is
+        closed."""
+        beside = self._new_tables()
+        return beside, self._new_workers(beside.look_again)
+
+    async def _do(self, partition: PartitionId, prepare: _Prepare, work: Callable[..., T], *args: Any) -> T:
+        """Return the result of `work(beside, writer, *args)`, done in the partition's thread. Here and below, `beside`
+        is what the view had when it was asked for the work: it may have been closed since."""
+        beside = self._beside
+
         def own(writer: WriterConnection) -> T:
             with not_refused(_WHOSE):
-                return self._done(writer, prepare, work, *args)
+                return _done(beside, writer, prepare, work, *args)
 
         return await self._workers.do(partition, own)
 
-    def _done(
-        self, writer: WriterConnection, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
-    ) -> T:
-        """Return the result of the work, for which `prepare` makes and checks the tables. An error that is no trouble
-        of the database's may come of tables that are gone or others by now: what is wrong with them is raised in its
-        place, with each try, so that the client tells that steadily."""
-        try:
-            prepare(writer)
-            return work(writer, *args)
-        except (*database_errors(), TypeError, OwnRefused) as error:  # type: ignore[misc]
-            if trouble_in(error) is None and writer.usable:
-                self._beside.look_again()
-                prepare(writer)
-            raise
-
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
-        prepare = self._beside.prepare if epoch is None else self._beside.prepare_epochs
+        beside, prepare = self._beside, ViewTables.prepare if epoch is None else ViewTables.prepare_epochs
         return await self._workers.do_some(
-            run[0].partition, run, lambda writer, some: self._done(writer, prepare, self._apply, some, epoch)
+            run[0].partition, run, lambda writer, some: _done(beside, writer, prepare, self._apply, some, epoch)
         )
 
-    def _look(self, writer: WriterConnection, marks: Mapping[PartitionId, TransactionId]) -> None:
-        try:
-            self._beside.reached.check(writer.db, marks)  # on SQLite without waiting for its other writers
-        finally:
-            writer.db.rollback()
-
-    def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
-        if self._apply_whole(writer, run, epoch):
-            self._beside.moved(run[0].partition, run[-1].id)
+    def _apply(
+        self, beside: ViewTables, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None
+    ) -> TransactionId:
+        if self._apply_whole(beside, writer, run, epoch):
+            beside.moved(run[0].partition, run[-1].id)
             return run[-1].id
         with not_refused(_WHOSE):
-            return self._beside.tell_mark(writer, run[0].partition, to_worker=epoch is not None)
+            return beside.tell_mark(writer, run[0].partition, to_worker=epoch is not None)
 
-    def _apply_whole(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> bool:
+    def _apply_whole(
+        self, beside: ViewTables, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None
+    ) -> bool:
         """Apply the run and move the mark in one SQL transaction; return False if the mark is elsewhere."""
         with writer.transaction(guarded=True) as db:
             with not_refused(_WHOSE):
-                if not self._beside.begin(db, run, epoch):
+                if not beside.begin(db, run, epoch):
                     return False
-                writer.last_step = lambda: self._beside.finish(db, run)
+                writer.last_step = lambda: beside.finish(db, run)
             transactions = [tx for tx in run if not tx.own]
             if transactions:
                 self.apply_many(transactions, db)
             with not_refused(_WHOSE):
-                self._beside.keep_keys(db, run)
+                beside.keep_keys(db, run)
         return True
+
+
+def _done(beside: ViewTables, writer: WriterConnection, prepare: _Prepare, work: Callable[..., T], *args: Any) -> T:
+    """Return the result of the work, for which `prepare` makes and checks the tables. An error that is no trouble
+    of the database's may come of tables that are gone or others by now: what is wrong with them is raised in its
+    place, with each try, so that the client tells that steadily."""
+    try:
+        prepare(beside, writer)
+        return work(beside, writer, *args)
+    except (*database_errors(), TypeError, OwnRefused) as error:  # type: ignore[misc]
+        if trouble_in(error) is None and writer.usable:
+            beside.look_again()
+            prepare(beside, writer)
+        raise
+
+
+def _look(beside: ViewTables, writer: WriterConnection, marks: Mapping[PartitionId, TransactionId]) -> None:
+    try:
+        beside.reached.check(writer.db, marks)  # on SQLite without waiting for its other writers
+    finally:
+        writer.db.rollback()

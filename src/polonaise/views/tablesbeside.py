@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from sqlalchemy import Connection, MetaData, Table
 
@@ -32,6 +32,9 @@ from polonaise.views.marks import (
     refused_rows,
 )
 from polonaise.views.writerconnection import WriterConnection
+
+_LOOKS_S_MAX: Final = 10.0
+"""For how many seconds a thread waits for another one that looks at the tables."""
 
 
 def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], beside: Sequence[Table] = ()) -> None:
@@ -77,8 +80,7 @@ class TablesBeside:
         """`metadata` has the application's tables, which are `claimed`; `others` are Polonaise's own, beside those that
         `claimed` knows. `create` says whether missing ones are made."""
         self.marks = claimed.marks
-        self.began = False
-        """Whether somebody was told what is applied: the tables were all there, and fit, then."""
+        self._began = False
         self._whose = claimed.whose
         self._metadata = metadata
         self._create = create
@@ -88,6 +90,16 @@ class TablesBeside:
         self._preparing = threading.Lock()
         self._prepared: set[Table] = set()
         """The tables that were looked at and found fit. That of marks stands for all but those that only some need."""
+
+    @property
+    def began(self) -> bool:
+        """Whether somebody was told what is applied: the tables were all there, and fit, then. Other threads may tell
+        it at any time: whoever decides several things by it reads it once."""
+        return self._began
+
+    def note_told(self) -> None:
+        """Note that somebody is told what is applied, so that work begins."""
+        self._began = True
 
     @property
     def tables(self) -> list[Table]:
@@ -100,20 +112,40 @@ class TablesBeside:
 
     def prepare(self, writer: WriterConnection, *, again: bool = False) -> None:
         """Make the tables that are missing, and check all of them, unless that was done already; with `again`, in any
-        case. Raises `ViewUnfit`, and once work has begun, `ViewUnavailable`; `OwnRefused` as `not_refused`."""
-        with not_refused(self._whose), self._preparing:
-            if again or self.marks.table not in self._prepared:
-                with self._unfit_for_now():
-                    self._prepare(writer)
-                self._prepared.add(self.marks.table)
+        case. Raises `ViewUnfit`, and once work has begun, `ViewUnavailable`, as also while another thread that does so
+        gets no answer; `OwnRefused` as `not_refused`."""
+        if not again and self.marks.table in self._prepared:
+            return
+        with not_refused(self._whose), self._looking() as prepared:
+            if again or self.marks.table not in prepared:
+                began = self.began
+                with self._unfit_for_now(began):
+                    self._prepare(writer, begins=not began)
+                prepared.add(self.marks.table)
 
     def look_again(self) -> None:
-        """Have the tables looked at again before anything is read or applied: the database may be another one."""
-        with self._preparing:  # else a thread that looks at them just now, at the one before, would count
-            self._prepared.clear()
+        """Have the tables looked at again before anything is read or applied: the database may be another one. Waits
+        for nobody."""
+        # Another set: what a thread finds that looks at them just now, at the one before, does not count.
+        self._prepared = set()
 
-    def _prepare(self, writer: WriterConnection) -> None:
-        begins = not self.began
+    @contextmanager
+    def _looking(self) -> Iterator[set[Table]]:
+        """Let one thread at a time make and check tables. Yields the set to which it adds what it finds fit. Raises
+        `ViewUnavailable` if the one before it takes too long."""
+        if not self._preparing.acquire(timeout=_LOOKS_S_MAX):
+            # The same text each time: who hears it again and again logs it once.
+            raise ViewUnavailable(
+                f"another thread of this process looks at {self._whose}'s tables ({self.marks.table.fullname} and "
+                f"others), and has had no answer from the database for {_LOOKS_S_MAX:g} seconds: see whether the "
+                "database answers, and what holds locks on these tables. It is tried again"
+            )
+        try:
+            yield self._prepared
+        finally:
+            self._preparing.release()
+
+    def _prepare(self, writer: WriterConnection, *, begins: bool) -> None:
         create = self._create and begins
         if begins:
             with writer.transaction() as db:
@@ -122,7 +154,7 @@ class TablesBeside:
             create_tables(writer, [*self.tables, *self._own])
         with writer.transaction() as db:
             if not begins:
-                self._check_under_way(db)
+                check_kept(db, [*self.tables, *self._own], self._whose)
             check_tables(db, self.tables, self._own)
         if begins or self._claimed.remembers:
             self._claimed.prepare(writer, create=create)
@@ -137,14 +169,10 @@ class TablesBeside:
             self._claimed.check_marks_kept(db)
         self._claimed.check_kept(db, create=create)
 
-    def _check_under_way(self, db: Connection) -> None:
-        check_kept(db, [*self.tables, *self._own], self._whose)
-
     @contextmanager
-    def _unfit_for_now(self) -> Iterator[None]:
-        """Raise `ViewUnavailable` for tables that are unfit once work has begun with them: they were fit then. They may
+    def _unfit_for_now(self, began: bool) -> Iterator[None]:
+        """Raise `ViewUnavailable` for tables that are unfit, if work has begun with them: they were fit then. They may
         be met while somebody restores or renames them, one by one: so it is tried again until they are fit."""
-        began = self.began
         try:
             yield
         except ViewUnfit as error:
@@ -155,7 +183,8 @@ class TablesBeside:
 
 class ViewTables(TablesBeside):
     """The tables of a view, with those of the keys of `log.once` and of a worker group's epochs, and what of their
-    marks was told. Each method is whole SQL transactions, or says whose transaction it is called in."""
+    marks was told, from when the view is opened until it is closed. Each method is whole SQL transactions, or says
+    whose transaction it is called in."""
 
     _claimed: LostMarks
 
@@ -177,50 +206,42 @@ class ViewTables(TablesBeside):
     def prepare_epochs(self, writer: WriterConnection) -> None:
         """Prepare the tables, and that of epochs, which only a view of a worker group has."""
         self.prepare(writer)
-        with not_refused(self._whose), self._preparing:
-            epochs, had = self.fences.table, self._told_epoch
-            if epochs in self._prepared:
+        epochs = self.fences.table
+        if epochs in self._prepared:
+            return
+        with not_refused(self._whose), self._looking() as prepared:
+            if epochs in prepared:
                 return
+            had = self._told_epoch
             if self._create and not had:
                 create_tables(writer, [epochs])
-            with writer.transaction() as db, self._unfit_for_now():
+            with writer.transaction() as db, self._unfit_for_now(self.began):
                 if had:
                     check_kept(db, [epochs], self._whose)
                 check_tables(db, [], [epochs])
-            self._prepared.add(epochs)
+            prepared.add(epochs)
 
     def _check_before(self, db: Connection, *, create: bool) -> None:
         super()._check_before(db, create=create)
         self._claimed.check_keys(db)
 
-    def _check_under_way(self, db: Connection) -> None:
-        check_kept(db, [*self._own, *self.tables], self._whose)
-
     def belongs_to(self, cluster: str) -> None:
-        """Have the marks be those of this log, by its key in hexadecimal, and forget what was told of another one."""
+        """Have the marks be those of this log, by its key in hexadecimal, and forget what was told: another client, or
+        another log, begins anew."""
         self.marks.cluster = cluster
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget what was told: another client, or another log, begins anew."""
-        self.began = self._told_epoch = False
+        self._began = self._told_epoch = False
         self._claimed.forget()
-
-    def close(self) -> None:
-        """Forget what was told, and that the tables were looked at; waits for nobody who looks at them just now."""
-        self._prepared.clear()
-        self.forget()
 
     def tell_mark(self, writer: WriterConnection, partition: PartitionId, *, to_worker: bool = False) -> TransactionId:
         """Return the partition's mark, which a client goes by, or a worker, who may refuse it: -1 for a new one."""
         mark = self._first_mark(writer, partition)
-        self.began = True
+        self.note_told()
         (self.reached.found if to_worker else self.reached.note)(partition, mark)
         return mark
 
     def moved(self, partition: PartitionId, mark: TransactionId) -> None:
         """Note that a transaction is committed in which the mark was moved."""
-        self.began = True
+        self.note_told()
         self.reached.note(partition, mark)
 
     def _first_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
@@ -229,7 +250,7 @@ class ViewTables(TablesBeside):
         with writer.transaction() as db:
             mark = self.marks.read(db, partition)
             if mark is None:
-                with self._unfit_for_now():
+                with self._unfit_for_now(self.began):
                     is_empty = self._claimed.check_new(db, partition)
         if is_empty:
             self._claimed.begin_anew_for(writer, partition)
@@ -261,7 +282,8 @@ class ViewTables(TablesBeside):
             if epoch is not None and mark is not None:
                 self._claimed.met(writer, partition)
                 self.reached.found(partition, mark)
-                self.began = self._told_epoch = True
+                self.note_told()
+                self._told_epoch = True
                 return mark, epoch
             if epoch is None:
                 first_row(writer, self.fences.table, partition, self.fences.add, self.fences.read)
@@ -291,7 +313,7 @@ class ViewTables(TablesBeside):
         if self.once is not None:
             self.once.keep_all(db, run)
         elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):
-            with self._unfit_for_now():
+            with self._unfit_for_now(self.began):
                 self._claimed.check_keys(db, prepared=True)
 
 
