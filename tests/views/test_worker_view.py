@@ -102,6 +102,21 @@ async def test_a_view_without_its_table_of_epochs_says_so(url: str) -> None:
     await view.close()
 
 
+async def test_a_view_that_a_client_uses_says_so_likewise_when_it_never_had_a_table_of_epochs(sqlite_url: str) -> None:
+    made = Bank(sqlite_url)
+    await made.high_water_mark(0)
+    await made.close()
+    view = Bank(sqlite_url, create=False)
+    assert await view.high_water_mark(0) == -1
+    with pytest.raises(ViewUnfit, match="polonaise_marks_fence is missing"):
+        await view.claim(0, "g", nobody)
+    await view.close()
+
+
+async def nobody() -> Collection[str]:
+    return ()
+
+
 async def test_rows_of_another_log_are_refused(url: str, pair: tuple[Bank, Bank]) -> None:
     first, second = pair
     first.belongs_to(b"1" * 16)

@@ -212,10 +212,11 @@ class ViewTables(TablesBeside):
         with not_refused(self._whose), self._looking() as prepared:
             if epochs in prepared:
                 return
+            # Not whether work has begun: a client, which has no epochs, may have begun it.
             had = self._told_epoch
             if self._create and not had:
                 create_tables(writer, [epochs])
-            with writer.transaction() as db, self._unfit_for_now(self.began):
+            with writer.transaction() as db, self._unfit_for_now(had):
                 if had:
                     check_kept(db, [epochs], self._whose)
                 check_tables(db, [], [epochs])
