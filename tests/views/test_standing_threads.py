@@ -13,13 +13,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
+from polonaise.terms import PartitionId, TransactionId
 from polonaise.views import tablesbeside
 from polonaise.views.database import Database
+from polonaise.views.lostmarks import Reached
 from polonaise.views.marks import Marks
 from polonaise.views.tablesbeside import ViewTables
 from rigs.bankview import Bank, counted, journal, put_back, transactions
 from rigs.databases import execute
-from rigs.waiting import PATIENCE_S, wait_until
+from rigs.waiting import PATIENCE_S, block_until, wait_until
 
 
 class Stop:
@@ -144,3 +146,28 @@ async def test_a_view_that_is_told_what_is_applied_while_it_looks_at_its_tables_
         patched.setattr(ViewTables, "began", property(began, lambda *_: None), raising=False)
         views(sqlite_url).prepare()
     assert counted(sqlite_url, journal) == 0
+
+
+async def test_partitions_that_two_threads_find_to_be_behind_at_once_are_both_known() -> None:
+    reached = Reached(Marks("marks"))
+
+    def find_behind(marks: dict[PartitionId, TransactionId]) -> None:
+        with pytest.raises(ViewUnavailable, match="has stepped back"):
+            reached.check(None, marks)  # type: ignore[arg-type]
+
+    other = threading.Thread(target=find_behind, args=({1: 7},))
+
+    class Interrupted(dict[PartitionId, TransactionId]):
+        """Has another thread do the same as soon as it is looked at for what changes: it ends, or waits."""
+
+        def keys(self) -> Any:
+            if other.ident is None:
+                other.start()
+                block_until(lambda: not other.is_alive() or reached._behind_changes.locked())
+            return super().keys()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reached, "_found", lambda *_: {})
+        find_behind(Interrupted({0: 7}))
+        other.join(PATIENCE_S)
+    assert reached.behind == {0, 1}

@@ -60,8 +60,9 @@ class LostMarks(ClaimedTables):
         self._remembered: set[PartitionId] = set()
         self._begun: dict[PartitionId, int | None] = {}
         """By partition whose mark was met, the beginning of the view's tables that was known then."""
-        self._telling = threading.Lock()
-        """Taken for good by whoever warns of rows that nothing tells of: threads may meet them at once."""
+        self._warning = threading.Lock()
+        self._has_warned = False
+        """Whether it was warned of rows that nothing tells of, which several threads may meet at once."""
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         self._remembered.clear()
@@ -121,10 +122,14 @@ class LostMarks(ClaimedTables):
     def _tell_rows(self, db: Connection) -> None:
         """Warn, once, if the view's tables hold rows and nothing tells of what: as if its tables of marks were lost.
         Rightly so, if the application has put them there before its first start."""
-        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._kept)):
+        if self._has_warned or not self._knows_nothing(db) or not (held := held_in(db, self._kept)):
             return
         # Again after the rows: another process may have written marks, and applied rows, meanwhile.
-        if self._knows_nothing(db) and self._telling.acquire(blocking=False):
+        if not self._knows_nothing(db):
+            return
+        with self._warning:
+            is_first, self._has_warned = not self._has_warned, True
+        if is_first:
             what = (
                 "table %s holds rows, and neither %s nor %s says of what: all of the log is applied to them. If this "
                 "view made them, that is a second time: end it, and restore all of its tables from a backup of one "
@@ -161,7 +166,7 @@ class LostMarks(ClaimedTables):
         """Forget the partitions: another client, or another log, begins anew."""
         self.reached.forget()
         self._begun = {}
-        self._telling = threading.Lock()
+        self._has_warned = False
 
     def remember(self, db: Connection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, in the transaction that gives it one."""
@@ -197,6 +202,7 @@ class Reached:
         """The partitions of which a client or a worker was told that something is applied."""
         self.behind: frozenset[PartitionId] = frozenset()
         """The partitions that were below their marks when the database was last read."""
+        self._behind_changes = threading.Lock()
 
     def note(self, partition: PartitionId, mark: TransactionId) -> None:
         """Note the mark before the client is told it. Safe to be called by several threads."""
@@ -213,7 +219,8 @@ class Reached:
     def forget(self) -> None:
         self._marks = {}
         self.had = set()
-        self.behind = frozenset()
+        with self._behind_changes:
+            self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:
         """Return the marks as they are now; a state that is fixed after this has to have them. In a context only the
@@ -228,7 +235,8 @@ class Reached:
         Raises `ViewUnavailable` if it does not."""
         found = self._found(db, marks)
         below = {at: mark for at, mark in marks.items() if found.get(at, NO_TRANSACTION) < mark}
-        self.behind = self.behind - marks.keys() | below.keys()
+        with self._behind_changes:  # threads that read may find others behind at the same moment
+            self.behind = self.behind - marks.keys() | below.keys()
         if below:
             partition, mark = next(iter(below.items()))
             raise ViewUnavailable(
