@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views import tablesbeside
 from polonaise.views.database import Database
 from polonaise.views.lostmarks import Reached
 from polonaise.views.marks import Marks
 from polonaise.views.tablesbeside import ViewTables
 from rigs.bankview import Bank, counted, journal, put_back, transactions
-from rigs.databases import execute
+from rigs.databases import change, execute
 from rigs.waiting import PATIENCE_S, block_until, wait_until
 
 
@@ -146,6 +146,38 @@ async def test_a_view_that_is_told_what_is_applied_while_it_looks_at_its_tables_
         patched.setattr(ViewTables, "began", property(began, lambda *_: None), raising=False)
         views(sqlite_url).prepare()
     assert counted(sqlite_url, journal) == 0
+
+
+class Hanging(Bank):
+    """Applies no more than one transaction of partition 0 until it may."""
+
+    def __init__(self, engine: Any, **options: Any) -> None:
+        super().__init__(engine, **options)
+        self.may, self.hangs = threading.Event(), threading.Event()
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        if tx.partition == 0 and tx.id > 0:
+            self.hangs.set()
+            self.may.wait(PATIENCE_S)
+        super().apply(tx, db)
+
+
+async def test_a_database_that_has_stepped_back_is_noticed_while_one_partition_hangs(
+    server_url: str, views: Callable[..., Hanging]
+) -> None:
+    view = views(server_url, Hanging)
+    for partition in range(3):
+        await view.high_water_mark(partition)
+    assert await view.apply_run(transactions(1)) == 0
+    hanging = asyncio.create_task(view.apply_run(transactions(1, first=1)))
+    try:
+        await wait_until(view.hangs.is_set)
+        assert await view.apply_run(transactions(3, partition=1)) == 2
+        change(server_url, "UPDATE polonaise_marks SET high_water_mark = 0 WHERE {} = 1", "partition")
+        assert await asyncio.wait_for(view.stepped_back(), 10) == {1}
+    finally:
+        view.may.set()
+        await hanging
 
 
 async def test_partitions_that_two_threads_find_to_be_behind_at_once_are_both_known() -> None:

@@ -226,7 +226,7 @@ class SqlView:
         marks = reached.now() if positions is None else positions
         if marks and self._workers:
             try:
-                await self._do(next(iter(marks)), ViewTables.prepare, _look, marks)
+                await self._do(self._workers.at_hand(), ViewTables.prepare, _look, marks)
             except ViewUnavailable:
                 if not reached.behind & marks.keys():
                     raise

@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed
@@ -32,6 +32,12 @@ class Worker:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._writer = RetryingWriter(database, self._pause, lost, TRIED_S_MAX)
         self._closing = threading.Event()
+        self._undone: set[Future[Any]] = set()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether all work that it was given is done."""
+        return not self._undone
 
     async def run(self, work: Callable[[RetryingWriter], T]) -> T:
         """Return the result of `work`, done in the worker's thread."""
@@ -40,7 +46,10 @@ class Worker:
             with OrdinaryErrors("the code that applies"):
                 return work(self._writer)
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, carry_out)
+        doing = self._executor.submit(carry_out)
+        self._undone.add(doing)
+        doing.add_done_callback(self._undone.discard)
+        return await asyncio.wrap_future(doing)
 
     def _pause(self, seconds: float) -> None:
         """Wait between attempts. Raises `Closed` if the worker is ended meanwhile."""
@@ -68,6 +77,7 @@ class Workers:
         self._close_s_max = close_s_max
         self._lost = lost
         self._workers: dict[int, Worker] = {}
+        """By number; the one that was given work last is the last."""
         self.portions: defaultdict[PartitionId, Portion] = defaultdict(Portion)
 
     def __bool__(self) -> bool:
@@ -85,12 +95,18 @@ class Workers:
         portion = self.portions[partition]
         return await self._of(partition).run(lambda writer: writer.do_some(run, portion, work))
 
+    def at_hand(self) -> PartitionId:
+        """Return a partition whose thread is there and has nothing to do. If all of them have, that of the one which
+        was given work last: one that hangs is given none any more."""
+        free = (number for number, worker in self._workers.items() if worker.is_free)
+        return next(free, next(reversed(self._workers)))
+
     def _of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
         number = partition % self._count
-        if number not in self._workers:
-            self._workers[number] = Worker(self._database, f"{self._name}-{number}", self._lost)
-        return self._workers[number]
+        worker = self._workers.pop(number, None) or Worker(self._database, f"{self._name}-{number}", self._lost)
+        self._workers[number] = worker
+        return worker
 
     async def end(self) -> None:
         """End the workers, after what is being done. One that its database holds up for longer than `close_s_max`
