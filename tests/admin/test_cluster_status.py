@@ -406,7 +406,7 @@ READY = {"ready": True, "generation": 1, "session": 1, "committed": 1, "engaged"
         {"server": 1, "partitions": {"0": READY}, "storage": {}},
     ],
 )
-def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, object]) -> None:
+def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, Any]) -> None:
     assert not _is_known(document)
 
 

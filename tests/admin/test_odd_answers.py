@@ -1,22 +1,26 @@
-"""Nodes that answer a recovery with what is not understood, or under another name, are told with that."""
+"""Nodes that answer with what is not understood, or under another name, are told with that, and nothing else fails."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from polonaise.admin.asking import ask_health
+from polonaise.admin.cluster import ClusterObserver
 from polonaise.admin.coordinatorbackup import _running, recover
 from polonaise.coordination.rebuilding import Noted
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, ExpectedServers
 from polonaise.errors import RecoveryUnsafe
-from polonaise.wire.messages import NOTES_VERSION, NotedAre
+from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre
 from rigs.coordinator import Scene, in_a_scene
+from rigs.observing import observed, well
 from rigs.scenarios import idle
+from rigs.town import Town, in_a_town
 
 KEY = bytes(range(16))
 
@@ -89,3 +93,43 @@ async def test_a_server_that_answers_and_does_not_tell_its_number_runs(
     monkeypatch.setattr("polonaise.admin.coordinatorbackup.ask_health", answer)
     expected = ExpectedServers({"s1": ExpectedServer(1, "s1:1")})
     assert await _running(scene.machine.start(idle).host, expected, KEY, 1.0) == {1: "s1:1"}
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """Return a document in each form that has something else at one place, or nothing."""
+    yield from (other for other in (3, "x", None, [], {}, [3], {"a": 3}) if other != value)
+    for name in value if isinstance(value, dict) else ():
+        rest = {other: each for other, each in value.items() if other != name}
+        yield rest
+        yield from ({**rest, name: each} for each in changed(value[name]))
+    for each in changed(value[0]) if isinstance(value, list) and value else ():
+        yield [each, *value[1:]]
+
+
+@pytest.mark.parametrize("role", [ROLE_SERVER, ROLE_STORAGE])
+@in_a_town
+async def test_whatever_a_node_tells_of_its_health_a_status_is_shown(
+    town: Town, *, monkeypatch: pytest.MonkeyPatch, role: int
+) -> None:
+    await well(town)
+    documents: dict[tuple[int, str], Any] = {}
+
+    async def kept(host: Any, address: str, its: int, *about: Any) -> Any:
+        if (its, address) not in documents:
+            documents[its, address] = await ask_health(host, address, its, *about)
+        return documents[its, address]
+
+    async def look(observer: ClusterObserver) -> int:
+        await observer.look()
+        node = next(each for each in documents if each[0] == role)
+        troubled = 0
+        for document in changed(documents[node]):
+            if isinstance(document, dict):  # `ask_health` lets nothing else through
+                documents[node] = document
+                status = await observer.look()
+                assert status.document()
+                troubled += any("another form" in line for line in status.troubles)
+        return troubled
+
+    monkeypatch.setattr("polonaise.admin.cluster.ask_health", kept)
+    assert await observed(town, look)

@@ -39,6 +39,7 @@ from polonaise.coordination.values import (
     Registration,
 )
 from polonaise.errors import (
+    ConnectionLost,
     CoordinatorDamaged,
     CoordinatorUnavailable,
     NotInitialized,
@@ -549,13 +550,15 @@ class ClusterObserver:
                 "its health says nothing of partitions and storage nodes: it may be of another version"
             )
         if not _is_known(answer):
-            return ProtocolError("its health has another form: it may be of another version")
+            return ProtocolError(_OTHER_FORM)
         if answer.get("server") != server:
             return _AnotherServer(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
     async def _ask_storage(self, name: StorageId, address: str, key: bytes) -> Told:
         answer = await self._ask(address, ROLE_STORAGE, key)
+        if isinstance(answer, dict) and not _is_known_of_storage(answer):
+            return ProtocolError(_OTHER_FORM)
         return not_named(name, address, answer) or answer
 
     async def _ask(self, address: str, peer_role: int, key: bytes) -> Told:
@@ -587,16 +590,35 @@ _SHOWN: Final = frozenset(
 )
 
 
-def _is_known(answer: Mapping[str, Any]) -> bool:
-    """Whether a server's health document has all that conditions, and whether it believes the coordinator, are read
-    from."""
+_OTHER_FORM: Final = "its health has another form: it may be of another version"
+
+
+def _is_known(answer: dict[str, Any]) -> bool:
+    """Whether all that a status has of a server's health document can be read from this one, by reading it."""
     try:
-        for condition in conditions_in(answer).values():
-            _ = condition.troubles
-        _ = server_troubles(answer), doubt_in(answer)
-        return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
+        lines = [line for condition in conditions_in(answer).values() for line in condition.troubles]
+        lines += doubt_in(answer), answer.get("fragments", "")
+        lines += _with_health(ServerStatus(0, "", None, None), answer, (), known=False).document()["troubles"]
+        for name in answer["storage"]:
+            lines += _storage_status(name, "", ConnectionLost(""), {0: answer}).document()["troubles"]
+        for health in answer["partitions"].values():
+            _ = {*(health.get("members") or ()), *(health.get("next") or ())}
+        nodes = answer["storage"].values()
+        return _are_texts(lines) and all({"error", "connected"} <= set(node) for node in nodes)
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
+
+
+def _is_known_of_storage(answer: dict[str, Any]) -> bool:
+    """Whether all that a status has of a storage node's health document can be read from this one, by reading it."""
+    try:
+        return _are_texts(replace(_storage_status("", "", answer, {}), partitions=0).document()["troubles"])
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return False
+
+
+def _are_texts(lines: Sequence[object]) -> bool:
+    return all(isinstance(line, str) for line in lines)
 
 
 def _with_health(status: ServerStatus, answer: Told, stores: Sequence[str], *, known: bool) -> ServerStatus:
