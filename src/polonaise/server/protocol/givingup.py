@@ -5,10 +5,10 @@ a member of the cluster, and nobody but itself can notice. So it tells the other
 it is unable to serve, and `server.assignment` gives these to able ones.
 
 * **A grace first.** Time without a session counts, and half of the time with one counts against it; each session that a
-fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing. * **A
-growing one.** With each giving up the grace of the partition doubles, up to `_GRACE_S_MAX`, and so does the time for
-which it stays given up. So a cluster in which nobody can serve it does not pass it around. * **Unable together is not
-unable.** Where no server is able, nothing moves: that is the assignment's rule.
+  fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing.
+* **A growing one.** With each giving up the grace of the partition doubles, up to `_GRACE_S_MAX`, and so does the time
+  for which it stays given up. So a cluster in which nobody can serve it does not pass it around.
+* **Unable together is not unable.** Where no server is able, nothing moves: that is the assignment's rule.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ committed once a quorum of the members has synced it, and as many copies and zon
 replicas count. Whatever a client is told of the log, or fed, rests on a commit, or on an engaged session:
 
 * **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
-the replicas that proves it is, or when the next session starts; * **refuse before feed**: a refusal that rests on an
-undecided append is held until that append is decided, and told before the batch with that append is fed. If the append
-goes with its session, the refusal says SESSION_ENDED; if it was never sent, both are judged anew in the next session; *
-**feed before answer**: the answer to a mount or a flush is kept until the mount was fed everything up to its mark; *
-**nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
+  the replicas that proves it is, or when the next session starts;
+* **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
+  before the batch with that append is fed. If the append goes with its session, the refusal says SESSION_ENDED; if it
+  was never sent, both are judged anew in the next session;
+* **feed before answer**: the answer to a mount or a flush is kept until the mount was fed everything up to its mark;
+* **nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
 
 When each of these happens is decided in this file alone; `effects` says in which order the effects of one event are
 carried out.
