@@ -150,6 +150,36 @@ async def test_after_a_failed_run_is_passed_runs_are_long_again(world: World, vi
     assert not view.failures
 
 
+async def test_a_store_that_went_back_is_given_runs_although_one_failed_before(world: World, view: Runs) -> None:
+    world.log.fill(*numbered(12))
+    view.poison = {9}
+    client = await world.client(view=view)
+    await wait_until(lambda: view.failures)
+    assert view.runs[1:11] == [[number] for number in range(10)]
+    view.poison.clear()
+    view.mark = -1  # as from a backup
+    await wait_until(lambda: view.mark == 11)
+    assert view.runs[-1] == list(range(12))
+    await wait_until(lambda: client.trouble(0) is None)
+
+
+async def test_a_store_that_goes_back_with_each_failure_is_told_which_transaction_it_was(world: World) -> None:
+    class Forgetful(Runs):
+        async def apply_run(self, run: Sequence[Transaction]) -> int:
+            try:
+                return await super().apply_run(run)
+            except RuntimeError:
+                self.mark = -1
+                raise
+
+    world.log.fill(*numbered(6))
+    view = Forgetful(mark=0)
+    view.poison = {3}
+    await world.client(view=view)
+    await wait_until(lambda: view.failures)
+    assert view.failures[0] == (0, 3, "no stomach")
+
+
 async def test_a_store_that_is_away_is_waited_for_and_no_transaction_is_blamed(world: World, view: Runs) -> None:
     world.log.fill(*numbered(3))
     seen: list[object] = []

@@ -398,6 +398,42 @@ class Still:
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> None: ...
 
 
+async def test_a_database_that_was_put_back_is_given_runs_although_one_failed_before() -> None:
+    view = PutBack()
+
+    async def present() -> list[str]:
+        return ["g"]
+
+    progress = ViewProgress(view, 0, "g", present)
+    await progress.take_over()
+    with pytest.raises(RuntimeError, match="planted"):
+        await progress.handle(transactions(6), lambda: True)
+    assert view.lengths == [6, 1, 1, 1]
+    view.mark = -1
+    await progress.take_over()
+    view.poison = -1
+    await progress.handle(transactions(6), lambda: True)
+    assert view.lengths[4:] == [6]
+
+
+class PutBack(Still):
+    """A worker's view that can't apply one transaction, and keeps how long its runs were."""
+
+    def __init__(self) -> None:
+        self.mark, self.poison = -1, 2
+        self.lengths: list[int] = []
+
+    async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
+        return self.mark, 1
+
+    async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
+        self.lengths.append(len(run))
+        if self.poison in [tx.id for tx in run]:
+            raise RuntimeError("planted")
+        self.mark = run[-1].id
+        return self.mark
+
+
 MARK = "UPDATE polonaise_marks SET high_water_mark = {}"
 
 

@@ -143,8 +143,8 @@ class Applier:
         self._queue: deque[tuple[Batch, BodyFetch | None]] = deque()
         self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._singly_until = NO_TRANSACTION
-        """The end of a run that failed: up to this id transactions are given to the view one by one."""
+        self._singly = range(0)
+        """The ids of the run that failed last: these transactions are given to the view one by one."""
         self._view_mark = NO_TRANSACTION
         """What the view last named, or reached by applying."""
         self._own = takes_own(view)
@@ -248,8 +248,9 @@ class Applier:
                 # those before it are applied, and it alone is reported. The mark is asked for because a part of the
                 # run may have been applied.
                 _log.info("the view failed on a run from %d of partition %d: %r", run[0].id, self._partition, error)
-                self._singly_until = run[-1].id
+                singly = range(self._mark.value + 1, run[-1].id + 1)
                 await self._follow_view()
+                self._singly = singly  # only now: a view that goes back with each failure would never be given one
             return
         before = self._view_mark
         await self._moved_to(reached)
@@ -276,7 +277,7 @@ class Applier:
         The mark may be above the last id, by the library's own transactions. Bodies are waited for only while the run
         is empty."""
         settings, through = self._settings, self._mark.value
-        count_max = 1 if through < self._singly_until else settings.run_count_max
+        count_max = 1 if through + 1 in self._singly else settings.run_count_max
         run: list[Transaction] = []
         size = 0
         for batch, fetch in tuple(self._queue):  # a copy: batches arrive while bodies are awaited
@@ -363,6 +364,7 @@ class Applier:
     def _go_back(self, mark: TransactionId) -> None:
         """Have everything above `mark` fed again: the view lost what it had applied."""
         self._mark.value = mark
+        self._singly = range(0)  # or all that is fed again would come one by one, each in an SQL transaction of its own
         # Dropped, because the new feed brings these batches again. Their bytes are given back before the rewind, whose
         # mount asks for the credit that is free then.
         dropped, self._queue = self._queue, deque()

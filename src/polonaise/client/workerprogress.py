@@ -86,8 +86,8 @@ class ViewProgress:
         self._group = group
         self._present = present
         self._partition = partition
-        self._singly_until = NO_TRANSACTION
-        """The end of a run that failed: up to this id transactions are applied one by one."""
+        self._singly = range(0)
+        """The ids of the run that failed last: these transactions are applied one by one."""
         self.epoch = 0
         self.position = NO_TRANSACTION
 
@@ -100,11 +100,12 @@ class ViewProgress:
         before = self.position
         self.position, self.epoch = await self._view.take_over(self._partition)
         if self.position < before:
+            self._singly = range(0)
             _log.warning("worker: %s", gone_back(self._partition, before, self.position).text)
 
     async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
         while run and holds():
-            before, together = self.position, run[:1] if self.position < self._singly_until else run
+            before, together = self.position, run[:1] if self.position + 1 in self._singly else run
             try:
                 self.position = await self._view.apply_run_under(self.epoch, together)
             except PolonaiseError:
@@ -115,10 +116,10 @@ class ViewProgress:
                     if told is not None:
                         await told
                     raise
-                self._singly_until = together[-1].id
+                self._singly = range(before + 1, together[-1].id + 1)
             else:
                 if self.position < before:
-                    self._singly_until = NO_TRANSACTION
+                    self._singly = range(0)
                     raise gone_back(self._partition, before, self.position)
                 if self.position == before:
                     raise takes_nothing(self._partition, together[0].id, before)
