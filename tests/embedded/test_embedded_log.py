@@ -19,11 +19,13 @@ from polonaise.admin import logs
 from polonaise.errors import (
     AppendExpired,
     ControlFileDamaged,
+    CoordinatorUnavailable,
+    DirectoryInUse,
     InvariantViolated,
     PolonaiseError,
     TooManyOpenFiles,
 )
-from polonaise.host.files import try_lock
+from polonaise.host.files import RealLock, try_lock
 from polonaise.node import hostelection
 from rigs.embedded import append_once, host_of
 from rigs.faults import raises_code
@@ -329,6 +331,29 @@ async def test_a_mistake_before_the_nodes_serve_is_told_as_well(
         async with polonaise.connect(f"embedded:{tmp_path}"):
             pass
     assert hostelection._elections.keys() <= kept_by_others
+
+
+async def test_a_process_that_only_asks_who_hosts_is_not_taken_for_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polonaise.server.node import Server
+
+    asks = [True]
+
+    def locked_at_first(path: str) -> RealLock:
+        if asks:
+            asks.clear()
+            raise DirectoryInUse("planted: `who_hosts` has it for an instant")
+        return try_lock(path)
+
+    async def fails(*_: object) -> Server:
+        raise CoordinatorUnavailable("planted: it may be there again later")
+
+    monkeypatch.setattr(hostelection, "try_lock", locked_at_first)
+    monkeypatch.setattr(Server, "start", fails)
+    with pytest.raises(CoordinatorUnavailable, match="planted"):
+        async with asyncio.timeout(PATIENCE_S), polonaise.connect(f"embedded:{tmp_path}"):
+            pass
 
 
 async def guest_at(directory: Path) -> tuple[hostelection.HostElection, asyncio.Task[polonaise.Log], polonaise.Log]:

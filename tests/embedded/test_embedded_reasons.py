@@ -23,33 +23,33 @@ from polonaise.host import files
 from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
-from polonaise.node.attachment import whereabouts
+from polonaise.node.attachment import who_hosts
 from polonaise.node.condition import conditions_in
 from rigs.embedded import TAKE_OVER_S_MAX, append_once, host_of, processes
 from rigs.waiting import wait_until
 
 
 def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_path: Path) -> None:
-    assert whereabouts(str(tmp_path)) == ""
+    assert who_hosts(str(tmp_path)) == ""
     assert not list(tmp_path.iterdir()), "a request makes nothing"
     path = tmp_path / "host.lock"
     path.write_text(f"{os.getppid()}\n")
-    assert whereabouts(str(tmp_path)) == f"nobody hosts the log in {tmp_path}"
+    assert who_hosts(str(tmp_path)) == f"nobody hosts the log in {tmp_path}"
     seat = SimpleNamespace(trouble=DiskFull("no space left for 'x'"))
-    assert whereabouts(str(tmp_path), seat).endswith("this process can't: [disk_full] no space left for 'x'")  # type: ignore[arg-type]
+    assert who_hosts(str(tmp_path), seat).endswith("this process can't: [disk_full] no space left for 'x'")  # type: ignore[arg-type]
     lock = try_lock(str(path))
     try:
-        told = whereabouts(str(tmp_path))
+        told = who_hosts(str(tmp_path))
         assert told.startswith(f"process {os.getppid()} hosts the log, according to {path}: ")
         assert f"kill -CONT {os.getppid()}" in told
         path.write_text("")
-        assert "has not written its process id" in whereabouts(str(tmp_path))
+        assert "has not written its process id" in who_hosts(str(tmp_path))
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         path.write_text(str(ended.pid))
-        assert "can't be seen from here" in whereabouts(str(tmp_path))
+        assert "can't be seen from here" in who_hosts(str(tmp_path))
         path.write_text(str(os.getpid()))
-        assert whereabouts(str(tmp_path)) == "", "it knows itself"
+        assert who_hosts(str(tmp_path)) == "", "it knows itself"
     finally:
         lock.release()
 

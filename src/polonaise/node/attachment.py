@@ -77,7 +77,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
             coordinator,
             local,
             lambda listener: _listen(election, listener),
-            _Whereabouts(address.directory, election),
+            _RememberedHost(address.directory, election),
         )
     finally:
         if os.getpid() == pid:  # in a forked child, which ends, all that there is to be closed is its parent's
@@ -106,13 +106,13 @@ async def _described(
             _log.warning(
                 "the embedded log in %s is not made yet, and the process that holds its lock does not make it: %s",
                 address.directory,
-                whereabouts(address.directory, election) or "another log of this process does",
+                who_hosts(address.directory, election) or "another log of this process does",
             )
         await asyncio.sleep(_FIRST_HOST_S)
 
 
-class _Whereabouts:
-    """Remembers the answer of `whereabouts` for a second: all partitions of a log may ask at once."""
+class _RememberedHost:
+    """Remembers the answer of `who_hosts` for a second: all partitions of a log may ask at once."""
 
     def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
@@ -123,12 +123,15 @@ class _Whereabouts:
     def __call__(self) -> str:
         now_s = time.monotonic()
         if now_s - self._answered_s > _REMEMBERED_S:
-            self._answer, self._answered_s = whereabouts(self._directory, self._election), now_s
+            self._answer, self._answered_s = who_hosts(self._directory, self._election), now_s
         return self._answer
 
 
-def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
-    """Return which process hosts the log, if not this one, and what to do if it does not answer, as a phrase."""
+def who_hosts(directory: str, election: elections.HostElection | None = None) -> str:
+    """Return which process hosts the log, if not this one, and what to do if it does not answer, as a phrase.
+
+    Takes the lock for an instant if it is free: `flock` tells of a lock in no other way. Elections allow for that.
+    """
     path = lock_path(directory)
     if not os.path.exists(path):
         return ""

@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 
 WATCH_S: Final = 0.1
 """Mean time between attempts to get the lock: a take-over begins about this long after the end of the host."""
+_ASKING_S: Final = 0.005
+"""After it the lock is tried once more before another process counts as the host: one that only asks who hosts
+(`attachment.who_hosts`) has the lock for an instant. If this process took it for the host, its own failures to host
+would pass instead of being told to whoever opens the log."""
 _PRESENCE_S: Final = 1.0
 """Between looks whether the directory is in its place: a host could go on writing to files that were removed, while
 another process makes and locks a lock file of that name."""
@@ -90,11 +94,17 @@ class HostElection:
 
     def _run(self) -> None:
         path = lock_path(self._address.directory)
+        in_use = False
         while self.failure is None and not self._stopping.is_set():
+            was_in_use, in_use = in_use, False
             try:
                 lock = try_lock(path)
             except DirectoryInUse:
+                in_use = True
                 self._pause_s = WATCH_S
+                if not (was_in_use or self.settled.done()):
+                    self._stopping.wait(_ASKING_S)
+                    continue
                 self._settle()
             except PolonaiseError as error:
                 # A process that has the log open already can go on without hosting it.
