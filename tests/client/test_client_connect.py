@@ -57,6 +57,29 @@ async def test_an_address_that_is_not_supported_is_refused_and_says_what_is(addr
             pass
 
 
+@pytest.mark.parametrize("call", ["describe", "unique_id", "assignment"])
+async def test_a_client_that_is_closed_while_it_starts_says_so_and_leaves_nothing_behind(
+    world: World, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, gate, answer = asyncio.Event(), asyncio.Event(), getattr(world.coordinator, call)
+
+    async def held() -> Any:
+        asked.set()
+        await gate.wait()
+        return await answer()
+
+    monkeypatch.setattr(world.coordinator, call, held)
+    before = asyncio.all_tasks()
+    client = Log(world.host, world.coordinator)
+    starting = asyncio.create_task(client.start())
+    await asked.wait()
+    await client.close()
+    gate.set()
+    with pytest.raises(Closed):
+        await starting
+    assert asyncio.all_tasks() <= before
+
+
 async def test_a_directory_without_a_cluster_is_said_to_be_one(tmp_path) -> None:
     with pytest.raises(NotInitialized):
         async with polonaise.connect(f"file:{tmp_path}"):

@@ -121,6 +121,7 @@ class Log:
         self._choices = Choices(self._settings, self._encode, topic, partitioner, view, partitions, form, wants)
         self._running = Running(host, self._settings, self._encode)
         self._submissions = 0
+        """How many submissions there were: the number of the latest, by which `_submitted` has it."""
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
         """The tasks of unfinished submissions, by number."""
         self._life = life = Lifetime()
@@ -178,7 +179,12 @@ class Log:
         if self._partitions is not None:
             raise BadOption("this client was started before: `async with` starts it, and no further call is needed")
         self._partitions = await self._find_partitions(lambda: self.whereabouts())
-        await self._partitions.start()
+        try:
+            await self._partitions.start()
+        finally:
+            if self._life.closed:  # meanwhile: what began after that, `close` has not ended
+                await self._partitions.close(())
+        self._life.check_open()
 
     async def close(self) -> None:
         """Close the client, its tasks, submissions, connections and view. Every pending append is settled: as
