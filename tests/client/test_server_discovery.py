@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from polonaise.client.log import Log, partitions_of
 from polonaise.client.routes import Routes
 from polonaise.client.serverdiscovery import ServerDiscovery, _assignment_in
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ASSIGNMENT, Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
@@ -24,6 +26,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
+from polonaise.host.real import RealClock
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
 from polonaise.link.protocol import greeting
@@ -338,6 +341,59 @@ async def test_a_client_never_goes_back_to_an_older_assignment() -> None:
     watching.cancel()
     assert followed == [5, 6]
     assert (await routes.owner(0)).generation == 6
+
+
+class Coordinated(Coordinator):
+    """A coordinator whose assignment has no owners and never changes, and which hangs when a test says so."""
+
+    def __init__(self) -> None:
+        self.hangs, self.reads = False, 0
+
+        async def changed(key: str, version: int) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        backend: Any = SimpleNamespace(found_again_s=0.0, changed=changed)
+        super().__init__(backend, RealClock())
+
+    async def assignment(self) -> Versioned[Assignment]:
+        self.reads += 1
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return Versioned(1, Assignment())
+
+
+async def test_a_coordinator_that_hangs_is_what_is_waited_for() -> None:
+    coordinator, settings = Coordinated(), replace(CLIENT, coordinator_s_max=0.02, request_s_max=0.02)
+    routes = Routes(MemoryHost(), coordinator, settings, lambda: "")
+    (watching,) = await routes.start()
+    try:
+        await wait_until(lambda: coordinator.reads > 3)
+        assert "none does, so start one" in routes.waits_for(0), "that nothing changes is no trouble"
+        coordinator.hangs = True
+        await wait_until(lambda: "can be read: there was no answer" in routes.waits_for(0))
+        coordinator.hangs = False
+        await wait_until(lambda: "none does, so start one" in routes.waits_for(0))
+    finally:
+        watching.cancel()
+
+
+async def test_trouble_that_comes_back_after_a_recovery_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    told: Any = Told(5, 6)
+    routes = Routes(MemoryHost(), told, CLIENT, lambda: "")
+
+    async def fail() -> Versioned[Assignment]:
+        raise CoordinatorUnavailable(f"planted {len(caplog.records)}")
+
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(told, "assignment", fail)
+            for _ in range(3):
+                await routes.reread()
+        await routes.reread()
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == [
+        "[coordinator_unavailable] planted 0",
+        "[coordinator_unavailable] planted 1",
+    ]
 
 
 # ---------------------------------------------------------------------- answers that are worth nothing

@@ -31,14 +31,16 @@ class PartitionCondition:
         self.stopped: PolonaiseError | None = None
         """The error that stopped the partition for good; None while it goes on."""
         self.trouble: PolonaiseError | None = None
-        """Why the partition is not mounted; None while it is, and until the first attempt has failed. Of `Mounting`."""
+        """Why the partition is not mounted; None while it is, and until the first attempt has failed. `Mounting` writes
+        it, and before the first mount `MarkOnly`, whose mark it waits for."""
         self.commit_trouble: PolonaiseError | None = None
-        """What keeps appends of a mounted partition from committing, by its server's word; None for nothing."""
+        """What keeps appends of a mounted partition from committing, by its server's word; None for nothing. `Mounting`
+        writes it, and `PartitionAppends.shut` clears it, as no server speaks for the partition between mounts."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """Returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.proofs = ProofRequests(parts.host, partition, partial(parts.requests.prove, partition))
         """Asks for proofs of copies."""
-        self.whereabouts: Callable[[], str] = lambda: ""
+        self.served_by: Callable[[], str] = lambda: ""
         """Returns which process serves the log, as the end of a sentence, or empty; set by `Mounting`."""
         self._outstanding = Outstanding()
         self._stream: Stream | None = None
@@ -58,7 +60,7 @@ class PartitionCondition:
 
     def silence(self) -> str:
         """Return why sent appends are not answered, or else which process should answer, as the end of a message."""
-        return self.because() or self.whereabouts()
+        return self.because() or self.served_by()
 
     def _cause(self) -> str:
         cause = self.commit_trouble or self.trouble

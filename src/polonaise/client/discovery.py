@@ -58,7 +58,8 @@ class Discovery(Protocol):
         """Return the assignment as currently known, which may be older than one that was returned before."""
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Wait, without a deadline, for an assignment whose version is above `version`."""
+        """Wait, without a deadline, for an assignment whose version is above `version`. Where that asks somebody who
+        may hang, a wait that is cancelled before an answer notes so at its `CancelledError` (`broken_off`)."""
 
     async def close(self) -> None:
         """Release all connections and other resources; no method may be called afterwards."""

@@ -158,7 +158,7 @@ class Mounting:
         self._patience_s = parts.settings.mount_s_max
         """The seconds for which the next mount may be silent."""
         appends.waits_for = self._waits_for
-        appends.whereabouts = self._routes.whereabouts
+        appends.served_by = self._routes.served_by
 
     async def keep_mounted(self) -> None:
         """Mount the partition, again and again until it stops; run as a task."""
@@ -206,14 +206,14 @@ class Mounting:
             return self._taker.begins_by
         if owner is None or self._attempt is None:
             return self._routes.waits_for(self._partition)
-        return f"an answer of {self._attempt.stream.address} to its mount{self._routes.whereabouts()}"
+        return f"an answer of {self._attempt.stream.address} to its mount{self._routes.served_by()}"
 
     def _note(self, error: PolonaiseError) -> None:
         """Remember why the partition is not mounted; log it if the kind of trouble is new."""
         before = self._appends.trouble
         if before is None or before.code != error.code:
             _log.info("partition %d is not mounted: %s", self._partition, error)
-        if isinstance(error, ConnectionLost) and (known := self._routes.whereabouts()):
+        if isinstance(error, ConnectionLost) and (known := self._routes.served_by()):
             error = fresh(error)
             error.args = (error.text + known,)
         self._appends.trouble = error
@@ -327,6 +327,7 @@ class Mounting:
             attempt.end(NotOwner(f"partition {self._partition} has moved to {owner.address}"), pause=False)
 
     def lost(self, stream: Stream, error: PolonaiseError) -> None:
+        """End the mount if it is on this stream, whose connection has ended with `error`."""
         if self._attempt is not None and self._attempt.stream is stream:
             self._attempt.end(error, told=stream.connection.refused)
 

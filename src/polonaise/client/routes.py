@@ -13,10 +13,11 @@ from polonaise.client.settings import ClientSettings
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, NotOwner, PolonaiseError, fresh
-from polonaise.host import Host
+from polonaise.host import Host, broken_off
 from polonaise.terms import PartitionId
 
 _log = logging.getLogger("polonaise.client")
+_ASSIGNMENT: Final = "the assignment"
 _TOLD_AGAIN_S: Final = 30.0
 """The seconds after which the log repeats why the assignment can't be read."""
 
@@ -52,8 +53,9 @@ class Routes:
         """Done when a newer assignment is read."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it did not."""
-        self._told_s: dict[str, float] = {}
-        """When each kind of such a failure was logged last, by its code in brackets."""
+        self._told_s: dict[str, dict[str, float]] = {}
+        """When failures to read something were logged last: by what can't be read, until it can be, and by the error's
+        code, or its whole text if it has none."""
         self._stopped: PolonaiseError | None = None
         """Why the client has failed; None while it has not."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
@@ -126,9 +128,9 @@ class Routes:
             return f"an assignment that can be read: {self._trouble}"
         if owner is None:
             return "a server that owns it: none does, so start one (`polonaise server run`) or see why none runs"
-        return f"its owner, {owner.address}{self.whereabouts()}"
+        return f"its owner, {owner.address}{self.served_by()}"
 
-    def whereabouts(self) -> str:
+    def served_by(self) -> str:
         """Return what is known of the process that serves the log, as the end of a sentence."""
         where = self._whereabouts()
         return f"; {where}" if where else ""
@@ -142,19 +144,21 @@ class Routes:
             self._note_trouble(str(error) or "there was no answer")
 
     def _note_trouble(self, trouble: str) -> None:
-        self._tell("the assignment", trouble)
+        self._tell(_ASSIGNMENT, trouble)
         self._trouble = trouble
 
     def _tell(self, what: str, trouble: str) -> None:
         """Log that something can't be read: each kind of error now and then, as its text is hardly ever the same."""
-        now_s, kind = self._host.clock.monotonic_s(), what + trouble.partition("]")[0]
-        if now_s - self._told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
-            self._told_s[kind] = now_s
+        now_s, told_s = self._host.clock.monotonic_s(), self._told_s.setdefault(what, {})
+        kind = trouble.partition("]")[0]
+        if now_s - told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
+            told_s[kind] = now_s
             _log.warning("%s can't be read, and is read again: %s", what, trouble)
 
     def _learn(self, read: Versioned[Assignment]) -> None:
         """Keep an assignment if it is newer; then end the waits for a change, and call listeners."""
         self._trouble = ""
+        self._told_s.pop(_ASSIGNMENT, None)
         if read.version <= self._assignment.version:
             return
         self._assignment = read
@@ -172,8 +176,11 @@ class Routes:
                 async with asyncio.timeout(self._settings.coordinator_s_max):
                     self._learn(await self._discovery.assignment_after(known))
                 backoff.reset()
-            except TimeoutError:
-                continue  # nothing has changed; asked again, in case the wait was lost
+            except TimeoutError as error:
+                # Asked again, in case the wait was lost. Mostly nothing has changed; but if it was an answer that was
+                # waited for, the coordinator hangs, and must not pass for one that has nothing new to tell.
+                if broken_off(error):
+                    await self.reread()
             except PolonaiseError as error:
                 self._note_trouble(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
@@ -181,6 +188,7 @@ class Routes:
     async def _follow_topic(self, topic: TopicPartitions) -> None:
         """Read the topic's partitions again whenever the assignment names ids that the description did not have."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        what = f"the description of topic {topic.name}"
         while True:
             total = max(self._assignment.value.owners, default=-1) + 1
             if total <= topic.total:
@@ -190,9 +198,10 @@ class Routes:
                 async with asyncio.timeout(self._settings.coordinator_s_max):
                     read = await self._discovery.topic(topic.name, topic, total)
                 topic = self._grow(topic, read)
+                self._told_s.pop(what, None)
                 backoff.reset()
             except (PolonaiseError, TimeoutError) as error:
-                self._tell(f"the description of topic {topic.name}", str(error) or "there was no answer")
+                self._tell(what, str(error) or "there was no answer")
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
 
     def _grow(self, before: TopicPartitions, read: TopicPartitions) -> TopicPartitions:

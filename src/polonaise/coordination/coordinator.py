@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -401,9 +402,15 @@ class Coordinator:
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
         """Return the assignment once its version is above `version`."""
-        while (current := await self.assignment()).version <= version:
+        while True:
+            try:
+                current = await self.assignment()
+            except asyncio.CancelledError as cancelled:
+                cancelled.add_note(f"{self} gave no answer")  # else it would pass for the wait for a change
+                raise
+            if current.version > version:
+                return current
             await self._backend.changed(ASSIGNMENT, current.version)
-        return current
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
         """Replace the assignment if its version is still `expected_version`; return it with its new version, else None.
