@@ -36,7 +36,7 @@ def sent(*counts: int) -> tuple[Outstanding, list[Pending]]:
     for entry in entries:
         entry.watchers = [object()]
         outstanding.add(entry)
-    outstanding.sent = outstanding.next_sequence - 1
+    outstanding.all_sent()
     return outstanding, entries
 
 
@@ -95,8 +95,12 @@ def test_a_refusal_of_what_is_settled_already_is_ignored() -> None:
 
 
 def test_what_the_mount_it_was_sent_on_did_not_tell_of_is_told_apart_from_what_an_older_one_may_have_told() -> None:
-    outstanding, entries = sent(1, 1, 1)
-    outstanding.mounted_after = 1
+    outstanding, entries = sent(1)
+    outstanding.mount_over()
+    for _ in range(2):
+        entries.append(Pending())
+        outstanding.add(entries[-1])
+    outstanding.all_sent()
     outstanding.committed([3], [0])
     assert [entry.failure for entry in entries[:2]] == [
         AppendFailure(Unordered.PASSED_OVER),
@@ -196,7 +200,7 @@ def test_fates_never_contradict_the_log(data: st.DataObject) -> None:
         elif step == "s":
             in_flight += [entry for entry in unsent if not entry.settled]
             unsent.clear()
-            outstanding.sent = outstanding.next_sequence - 1
+            outstanding.all_sent()
         elif step == "w" and unsent:
             assert outstanding.withdraw(unsent.pop(data.draw(st.integers(0, len(unsent) - 1))))
         elif step == "d" and in_flight:
@@ -238,7 +242,7 @@ def test_places_of_settled_appends_are_given_up() -> None:
     outstanding = Outstanding()
     for number in range(1, 20_001):
         outstanding.add(Pending())
-        outstanding.sent = number
+        outstanding.sent_through(number)
         outstanding.committed([number], [number])
     assert len(outstanding._entries) < 4_096
     assert not outstanding.awaited

@@ -365,6 +365,6 @@ def test_pending_are_those_that_are_registered_and_not_settled() -> None:
     single, group, last = Pending(), Pending(count=2), Pending()
     for entry in (single, group, last):
         outstanding.add(entry)
-    outstanding.sent = 4
+    outstanding.all_sent()
     outstanding.committed([2, 3], [0, 1])
     assert [outstanding.is_pending(sequence) for sequence in (1, 2, 3, 4)] == [False, False, False, True]

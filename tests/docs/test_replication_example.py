@@ -139,7 +139,7 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
     # 6: the mount is answered at 10, and x was not fed; the client sends it again, and it gets into the batch y.
     outstanding, sent, window = Outstanding(), Pending(), AppendWindow()
     outstanding.add(sent)
-    outstanding.sent = 1
+    outstanding.all_sent()
     columns = AppendColumns()
     columns.add(sent.sequence, 10, 0, X, crc32(X))
     window.sent(SentFrame(columns, len(X)))

@@ -141,7 +141,7 @@ class OwnerWorld:
                 client.next_frame += 1
                 entry = Pending()
                 client.outstanding.add(entry)
-                client.outstanding.sent = entry.sequence
+                client.outstanding.sent_through(entry.sequence)
                 client.entries.append(entry)
                 client.sent.append((entry, appends))
                 self._do(owner.append(number + 1, client.wire, 1, appends, NOW))
@@ -183,7 +183,7 @@ class OwnerWorld:
         if client.wire is not None:
             self._do(self.owner.unmount(number + 1, client.wire))
         client.wire, client.ready, client.knows_why = Wire(number), False, False
-        client.outstanding.mounted_after = client.outstanding.sent
+        client.outstanding.mount_over()
         request = MountRequest(self.mounted, 1, client.fed, BodyForm.INLINE, 0, 0, 1 << 30)
         self._do(self.owner.mount(number + 1, client.wire, 6, request, NOW))
 
@@ -282,7 +282,7 @@ class OwnerWorld:
                 if client.fed < mark:
                     raise Broken(f"ready at {mark}, and fed up to {client.fed}")
                 client.ready = client.sends_again = True
-                client.outstanding.mounted_after = 0
+                client.outstanding.mount_ready()
             case Flushed(high_water_mark=mark):
                 asked = client.flushes[0]
                 if not asked.mark <= mark <= client.fed:

@@ -415,6 +415,7 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
+        """Settle an append as withdrawn unless it was sent, or has a fate already; return whether it is withdrawn."""
         if not self._outstanding.withdraw(receipt):
             return False
         tell([receipt])
@@ -458,11 +459,10 @@ class PartitionAppends(PartitionCondition):
                 self._keep_unsent(unsent, groups, outstanding.sent)
                 break
             stream.connection.send(message, partition=self.id)
-            outstanding.sent = columns.sequences[-1]
+            outstanding.sent_through(columns.sequences[-1])
             window.sent(SentFrame(columns, size))
         else:
-            # Appends withdrawn at the end are in no frame, and count as sent: nothing before the next one is unsent.
-            outstanding.sent = outstanding.next_sequence - 1
+            outstanding.all_sent()
         self._start_idle_timer()
 
     def _send_old(self, stream: Stream) -> bool:
@@ -516,7 +516,7 @@ class PartitionAppends(PartitionCondition):
         self._give_up_unknown(stream)
         # The head may have been reset since: what is sent from now on may get ids that were proved before.
         self.proofs.forget()
-        self._outstanding.mounted_after = 0
+        self._outstanding.mount_ready()
         mounted, self._waiting_for_mount = self._waiting_for_mount, []
         wake(mounted)
         self._send()
@@ -553,7 +553,7 @@ class PartitionAppends(PartitionCondition):
         self._stream = None
         self.commit_trouble = None
         self._send_again = self._send_again and send_again
-        self._outstanding.mounted_after = self._outstanding.sent
+        self._outstanding.mount_over()
         self._sends_soon = False
         flushes, self._flushes = self._flushes, {}
         unanswered = [future for _, future in flushes.values() if future is not None]

@@ -92,7 +92,7 @@ class Outstanding:
     never reused, and are sent in their order. Methods that settle appends return those that have watchers, because only
     these have to be woken."""
 
-    __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
+    __slots__ = ("_base", "_entries", "_head", "_mounted_after", "bytes", "count", "sent")
 
     def __init__(self) -> None:
         self._entries: list[Pending | None] = []
@@ -105,11 +105,10 @@ class Outstanding:
         self.bytes = 0
         """Bytes of the pending transactions."""
         self.sent = 0
-        """The highest sequence that was sent, or withdrawn behind all that was; 0 for none. `PartitionAppends` writes
-        it."""
-        self.mounted_after = 0
-        """The highest sequence sent before the present mount; 0 once that is ready. `PartitionAppends` writes it.
-        Refusals of these may have been told to an older mount, and lost with it."""
+        """The highest sequence that was sent, or withdrawn behind all that was; 0 for none. Written here alone."""
+        self._mounted_after = 0
+        """The highest sequence sent before the present mount; 0 once that is ready. Refusals of these may have been
+        told to an older mount, and lost with it."""
 
     @property
     def next_sequence(self) -> int:
@@ -133,6 +132,7 @@ class Outstanding:
         return entry is not None and not entry.settled
 
     def add(self, entry: Pending) -> None:
+        """Register an append under the next sequence, a group under as many as it has transactions."""
         entries = self._entries
         count = entry.count
         entry.sequence = self._base + len(entries)
@@ -141,6 +141,26 @@ class Outstanding:
             entries.extend([entry] * (count - 1))  # a refusal may name any sequence of the group
         self.count += count
         self.bytes += entry.size
+
+    # ------------------------------------------------------------------ sending
+
+    def sent_through(self, sequence: int) -> None:
+        """Count everything up to this sequence as sent: a frame that ends with it was."""
+        self.sent = sequence
+
+    def all_sent(self) -> None:
+        """Count everything as sent: nothing is left to be. Appends withdrawn at the end were in no frame, and count as
+        well, because nothing before the next one is unsent."""
+        self.sent = self.next_sequence - 1
+
+    def mount_over(self) -> None:
+        """Take note that what was sent so far was sent on a mount that is over."""
+        self._mounted_after = self.sent
+
+    def mount_ready(self) -> None:
+        """Take note that the present mount is ready. It settles what older ones left open: what is pending from now on
+        is sent on it, again or for the first time."""
+        self._mounted_after = 0
 
     # ------------------------------------------------------------------ what settles
 
@@ -245,6 +265,7 @@ class Outstanding:
         return watched
 
     def withdraw(self, entry: Pending) -> bool:
+        """Settle an append as withdrawn unless it was sent, or has a fate already; return whether it is withdrawn."""
         if entry.settled or entry.sequence <= self.sent:
             return False
         self.give_up(entry, AppendFailure(Unordered.WITHDRAWN))
@@ -280,7 +301,7 @@ class Outstanding:
             entry = self._entries[position]
             if entry is None or entry.settled:  # settled: a further place of a group that was failed just before
                 continue
-            untold = reason is Unordered.PASSED_OVER and entry.sequence > self.mounted_after
+            untold = reason is Unordered.PASSED_OVER and entry.sequence > self._mounted_after
             entry.failure = AppendFailure(Unordered.UNTOLD if untold else reason, cause=cause)
             self.count -= entry.count
             self.bytes -= entry.size
