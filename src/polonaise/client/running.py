@@ -212,7 +212,7 @@ class _Run:
         self._locks: Sequence[Lock] = ()
         """The locks of the append that was built last."""
         self._position: TransactionId | None = None
-        """The id that the append that was built last demands."""
+        """The id that the append that was built last demands; None if it demands none, and before the first append."""
         self._waits_for = waits_for
         self.deadline_s = appends.loop.time() + timeout if deadline_s is None and timeout is not None else deadline_s
 
@@ -323,6 +323,7 @@ class _Run:
             turns.beaten(self._turn, again.after)
 
     def end(self) -> None:
+        """Give up the turn, if it is still taken: the run is over, whatever has come of it."""
         if self._turn is not None:
             self._appends.turntaking.leave(self._turn)
 

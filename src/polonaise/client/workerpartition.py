@@ -79,6 +79,7 @@ class PartitionWork:
         """Why the mark was not answered; empty if it was."""
         self.fenced = False
         """Whether another worker has taken the partition over."""
+        # Last: the task may use everything above from its first step on.
         self.task: Final = parts.host.spawn(self._run(), f"client: worker of partition {partition}")
 
     def stop(self) -> None:
