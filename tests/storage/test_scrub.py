@@ -11,11 +11,15 @@ import pytest
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.samples import Detail
+from polonaise.node.monitoring.storagemetrics import storage_samples
+from polonaise.node.reasons import Reason, storage_reasons
 from polonaise.scrubrounds import DAMAGES_MAX
 from polonaise.storage.protocol.scrubschedule import Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
 from rigs.faults import raises_code
-from rigs.log import Maker
+from rigs.log import PARTITION, Maker
 from rigs.storage import Node, filled, opened, simulate, simulated
 
 QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}
@@ -115,6 +119,20 @@ def test_damages_that_were_forgotten_are_repaired_with_their_partitions_all_the_
     assert scrub.unrepaired == set()
 
 
+def test_what_was_found_outside_of_some_partitions_lacks_their_damages_that_are_not_repaired() -> None:
+    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
+    for number in range(DAMAGES_MAX + 3):
+        scrub.next(2.0 * number, 0, [number % 3])
+        scrub.damaged(number, "bad")
+    scrub.repaired(9, 1)
+    all_found, outside = scrub.scrubbed, scrub.found_outside({0, 1, 5})
+    of_one = [number for number in range(DAMAGES_MAX + 3) if number % 3 == 0]
+    assert outside.found == all_found.found - len(of_one), "also those that are listed no more"
+    assert outside.repaired == all_found.repaired
+    assert {damage.partition for damage in outside.damages if not damage.repaired_us} == {2}
+    assert scrub.found_outside(set()) == all_found
+
+
 # ------------------------------------------------------------------ a node
 
 
@@ -151,6 +169,8 @@ def test_rot_that_nobody_reads_is_found_and_repaired(where: str, caplog: pytest.
         await owner.truncate(info.max_synced)
         await owner.bring_up(made, info.max_synced + 1)
         assert (await owner.fence(2)).lost_above == UNRESOLVED
+        assert node.node.scrubbed.repaired == 0, "who only looks notes nothing"
+        node.node.measures()
         assert (node.node.scrubbed.repaired, node.node.scrubbed.damages[0].repaired_us > 0) == (1, True)
         rounds = node.node.scrubbed.rounds
         await asyncio.sleep(SETTLED_S)
@@ -160,6 +180,34 @@ def test_rot_that_nobody_reads_is_found_and_repaired(where: str, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         simulate(script, **QUICK)
     assert any("scrub of" in record.message for record in caplog.records if record.levelno == logging.WARNING)
+
+
+@pytest.mark.parametrize("given_up", ["before", "after", "never"])
+def test_a_copy_that_was_given_up_is_read_and_nobodys_trouble(given_up: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(host: Host, node: Node) -> None:
+        await filled(host, made_batches())
+        path = node.segments()[2]
+        node.disk.flip_bit(path, SegmentHeader.decode(node.disk.contents(path)).data_start + 90)
+        if given_up == "before":
+            node.node._elsewhere = {PARTITION}
+        await asyncio.sleep(SETTLED_S)
+        assert node.node.scrubbed.found == 1
+        if given_up == "after":
+            node.node._elsewhere = {PARTITION}
+        seen = (await storage_samples(node.node, None, Detail())).value(metrics.DAMAGES_UNREPAIRED)
+        reasons = {reason for reason, _ in storage_reasons(node.node.measures().health)}
+        if given_up == "never":
+            assert (seen, reasons) == (1, {Reason.DAMAGE, Reason.REPLICA_UNUSABLE})
+            return
+        assert (seen, reasons) == (0, set())
+        node.node._elsewhere = set()
+        assert Reason.DAMAGE in {reason for reason, _ in storage_reasons(node.node.measures().health)}, "it is needed"
+
+    with caplog.at_level(logging.WARNING):
+        simulate(script, **QUICK)
+    (said,) = [each.message for each in caplog.records if each.name == "polonaise.storage.scrubbing"]
+    assert ("was given up, and is not repaired" in said) == (given_up == "before")
+    assert ("It is repaired from the other replicas" in said) == (given_up != "before")
 
 
 @simulated(**QUICK, scrub_bytes_per_s=0)

@@ -118,7 +118,11 @@ class StorageNode:
         self._no_room = NoRoom(host.clock)
         self._serving = False
         self._scrubbing = Scrubbing(
-            host, settings, lambda: self._known, lambda partition: self._replica(partition, create=False)
+            host,
+            settings,
+            lambda: self._known,
+            lambda partition: self._replica(partition, create=False),
+            lambda: self.given_up,
         )
         self._presence = Presence(
             settings,
@@ -520,12 +524,18 @@ class StorageNode:
         return self._elsewhere & self._known
 
     def measures(self) -> StorageMeasures:
-        """Return what can be measured of this node, with the first `_UNAVAILABLE_MAX` unusable partitions."""
-        scrubbed, space = self.scrubbed, self._presence.space
+        """Return what can be measured of this node, with the first `_UNAVAILABLE_MAX` unusable partitions.
+
+        What the scrub found is looked at again before, and noted and logged if it is repaired by now.
+        """
+        self._scrubbing.look_for_repairs()
+        scrubbed, space, given_up = self._scrubbing.to_be_repaired, self._presence.space, self.given_up
         counts: Counter[str] = Counter()
         unavailable: dict[str, str] = {}
         for partition, replica in sorted(self._partitions.items()):
             counts.update(replica.counts)
+            if partition in given_up:
+                continue  # nobody uses it, nor does anybody repair it
             if (fault := replica.fault or replica.loss) is not None and len(unavailable) < _UNAVAILABLE_MAX:
                 unavailable[str(partition)] = str(fault)
         health = StorageNodeHealth(
@@ -536,7 +546,7 @@ class StorageNode:
             unreachable=unreachable(self._host.network),
             refused=str(self._strangers),
             partitions=len(self._known),
-            given_up=len(self.given_up),
+            given_up=len(given_up),
             noted=noted_version(self._note),
             disk=None if space is None else space._asdict(),
             no_room=str(self._no_room),
@@ -552,7 +562,7 @@ class StorageNode:
         )
         return StorageMeasures(
             health=health,
-            scrubbed=scrubbed,
+            scrubbed=self.scrubbed,
             syncs=self._syncs,
             connections=len(self._connections),
             connections_bytes=self._budget.total,

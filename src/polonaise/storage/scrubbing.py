@@ -31,21 +31,28 @@ class Scrubbing:
         settings: StorageSettings,
         partitions: Callable[[], Collection[PartitionId]],
         replica: Callable[[PartitionId], PartitionReplica],
+        given_up: Callable[[], Collection[PartitionId]],
     ) -> None:
+        """`partitions` returns all that are read, and `given_up` those of them whose copies nobody repairs."""
         self._clock = host.clock
         self._directory = settings.directory
         self._partitions = partitions
         self._replica = replica
+        self._given_up = given_up
         first_s = self._clock.monotonic_s() + settings.scrub_first_s * host.random.uniform(0.5, 1.5)
         self._scrub = Scrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s)
 
     @property
     def scrubbed(self) -> Scrubbed:
-        """The scrub's progress and findings, with repairs up to this moment."""
-        self._look_for_repairs()
+        """The scrub's progress and findings, with the repairs that `look_for_repairs` has seen."""
         return self._scrub.scrubbed
 
-    def _look_for_repairs(self) -> None:
+    @property
+    def to_be_repaired(self) -> Scrubbed:
+        """What `scrubbed` has, but for damages of copies that were given up: nobody repairs or misses them."""
+        return self._scrub.found_outside(self._given_up())
+
+    def look_for_repairs(self) -> None:
         """Note which damaged copies are whole again: the sessions of their owners repair them."""
         for partition in sorted(self._scrub.unrepaired):
             if self._replica(partition).whole:
@@ -59,7 +66,7 @@ class Scrubbing:
         while True:
             step = scrub.next(clock.monotonic_s(), clock.wall_us(), self._partitions())
             if isinstance(step, Rest):
-                self._look_for_repairs()
+                self.look_for_repairs()
                 await asyncio.sleep(min(step.seconds, _REPAIR_S) if scrub.unrepaired else step.seconds)
                 continue
             try:
@@ -67,11 +74,13 @@ class Scrubbing:
             except DamageFound as error:
                 scrub.damaged(clock.wall_us(), error.text)
                 _log.warning(
-                    "scrub of %s, partition %d: %s. It is repaired from the other replicas; if it happens again, "
-                    "replace this disk",
+                    "scrub of %s, partition %d: %s. %s; if it happens again, replace this disk",
                     self._directory,
                     step.partition,
                     error.text,
+                    "This copy was given up, and is not repaired (`polonaise storage clean` frees its room)"
+                    if step.partition in self._given_up()
+                    else "It is repaired from the other replicas",
                     extra={"partition": step.partition},
                 )
             except PolonaiseError as error:

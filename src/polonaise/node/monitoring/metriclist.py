@@ -351,8 +351,9 @@ _storage_gauge("storage_scrub_finished_timestamp_seconds", lambda m: m.scrubbed.
 _storage_counter("storage_damages_found", lambda m: m.scrubbed.found, "Damages found by the scrub.")
 _storage_counter("storage_damages_repaired", lambda m: m.scrubbed.repaired,
     "Damages found by the scrub whose copy was made whole again.")
-_storage_gauge("storage_damages_unrepaired", lambda m: m.scrubbed.found - m.scrubbed.repaired,
-    "Damages found by the scrub whose copy is not whole again.")
+DAMAGES_UNREPAIRED: Final = _storage_gauge(
+    "storage_damages_unrepaired", lambda m: m.health.scrub["found"] - m.health.scrub["repaired"],
+    "Damages found by the scrub whose copy is not whole again; without copies that were given up.")
 
 # ---------------------------------------------------------------------- each replica, on its storage node
 

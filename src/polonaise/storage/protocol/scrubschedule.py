@@ -137,6 +137,12 @@ class Scrub:
         """The partitions with a damage after which the copy was not yet seen to be whole again."""
         return {damage.partition for damage in self.scrubbed.damages if not damage.repaired_us} | self._forgotten.keys()
 
+    def found_outside(self, partitions: Collection[PartitionId]) -> Scrubbed:
+        """Return the progress and the findings, but for damages of these partitions that are not repaired."""
+        left = [each for each in self.scrubbed.damages if each.repaired_us or each.partition not in partitions]
+        out = len(self.scrubbed.damages) - len(left) + sum(self._forgotten[each] for each in partitions)
+        return replace(self.scrubbed, found=self.scrubbed.found - out, damages=tuple(left))
+
     def repaired(self, wall_us: int, partition: PartitionId) -> None:
         """Note that a partition's copy is whole again: all its damages are over with that."""
         damages = self.scrubbed.damages
