@@ -217,7 +217,6 @@ class LocalCluster:
         places = addresses or LocalAddresses(("",) * storage, ("",) * servers)
         self.zookeeper: ChildNode | None = None
         """None for a coordinator in a directory."""
-        self.coordinator = f"file:{directory / 'coordinator'}"
         common = ["--verbose"] if verbose else []
         self.tls = tls
         """The TLS files of every node; None for plain connections."""
@@ -227,8 +226,13 @@ class LocalCluster:
             [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
         )
         common += tls_options
+        self.coordinator: Final = (
+            f"file:{directory / 'coordinator'}"
+            if places.zookeeper is None
+            else f"zookeeper://{places.zookeeper}/{ZOOKEEPER_ROOT}"
+        )
+        """The address of the coordinator, by which nodes and clients find the cluster."""
         if places.zookeeper is not None:
-            self.coordinator = f"zookeeper://{places.zookeeper}/{ZOOKEEPER_ROOT}"
             keeps = ["zookeeper", "run", "--directory", str(directory / "zookeeper"), *tls_options]
             self.zookeeper = self._node("zookeeper", keeps, places.zookeeper)
         self.storage_directories = [directory / f"storage-{number}" for number in range(len(places.storage))]
@@ -250,7 +254,7 @@ class LocalCluster:
         self._server_options += ["--fragments", fragments] if fragments else []
         self._server_options += common
         self.servers: list[ChildNode] = []
-        """None before `start`: they are told where the storage nodes listen."""
+        """Empty before `start`, which makes them: they are told where the storage nodes listen."""
 
     @property
     def server(self) -> ChildNode | None:
