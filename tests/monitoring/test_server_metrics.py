@@ -22,6 +22,7 @@ from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring import servermetrics
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import AUTO_MAX, Detail, Samples, SeriesListed
+from polonaise.node.reasons import Reason
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
@@ -195,6 +196,25 @@ async def test_a_server_that_waits_for_its_coordinator_names_it(tmp_path: Path) 
         assert [each.name for each in unknown if each in await observed.samples(Detail())] == [], "not asked yet"
         health = await observed.health()
         assert (health["status"], health["problems"]) == ("not_ready", {"server": [observed.not_ready()]})
+    finally:
+        await coordinator.close()
+        host.close()
+
+
+async def test_a_server_that_waits_for_its_coordinator_names_it_whatever_else_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = RealHost()
+    coordinator = coordinator_at(host, f"file:{tmp_path / 'coordinator'}")
+    expires = "the certificate 'node.pem' expires on 2027-01-01: replace the file"
+    monkeypatch.setattr("polonaise.server.startingserver.network_trouble", lambda _: expires)
+    try:
+        observed = ObservedServer(lambda: StartingServer(host, coordinator, ServerSettings()), host.clock)
+        health, samples = await observed.health(), await observed.samples(Detail())
+        assert health["problems"] == {"server": [observed.not_ready(), expires]}
+        assert set(health["reasons"]) == {
+            reason for reason in Reason if samples.value(metrics.NODE_DEGRADED, reason.value) == 1
+        }
     finally:
         await coordinator.close()
         host.close()
@@ -411,6 +431,10 @@ async def test_a_replica_that_cannot_be_used_is_told_by_its_node(town: Town, log
     assert health["status"] == "degraded"
     assert health["problems"] == ["partition 0 can't be used: [partition_unavailable] its files are damaged"]
     assert health["ready"], "servers are told which replica, and why"
+    node._elsewhere = {0}
+    health = await ObservedStorage(node, node._host, node._settings.directory).health()
+    assert (health["status"], health["problems"]) == ("ok", []), "a copy that was given up is nobody's trouble"
+    node._elsewhere = set()
     replica.unavailable = None
 
 

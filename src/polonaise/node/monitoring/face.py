@@ -82,8 +82,8 @@ class ObservedServer:
         conditions = conditions_in(document).values()
         found = {str(each.partition): reasons for each in conditions if (reasons := each.reasons)}
         own = server_reasons(ServerTold.of(document))
-        if not own and not server.followed:
-            own = [(Reason.COORDINATOR, server.waits_for)]
+        if not server.followed and Reason.COORDINATOR not in (reason for reason, _ in own):
+            own.insert(0, (Reason.COORDINATOR, server.waits_for))
         if own:
             found["server"] = own
         problems = {whose: lines_of(each) for whose, each in found.items()}
