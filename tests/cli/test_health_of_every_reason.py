@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.errors import ProtocolError
 from polonaise.host.real import RealClock
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.reasons import OF_PLAYERS, OF_SERVERS, OF_STORAGE, Reason
@@ -132,3 +133,39 @@ def test_a_clock_of_the_one_who_asks_is_told_once() -> None:
     document = {**WELL, "client": {"clock_ahead_s": 60.0}}
     (line,) = face_of(document)["problems"]["server"]
     assert "the clock of this machine is" in line
+
+
+@pytest.mark.parametrize("scrub", [{}, {"damages": []}, {"damages": [{"partition": 0}]}, {**SCRUB, "damages": {}}])
+def test_what_a_storage_node_of_another_version_tells_harms_nothing(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, scrub: dict[str, Any]
+) -> None:
+    document = {**WELL, "storage": {**NODES, "a": {**LINK, "scrub": scrub}}}
+    assert face_of(document)["status"] == "ok"
+    assert told(shell, monkeypatch, document).status == 0
+
+
+def test_how_far_a_scrub_of_another_version_is_is_not_understood(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {**WELL, "storage": {**NODES, "a": {**LINK, "scrub": {"damages": []}}}, "fragments_scrub": {"a": 1}}
+    output = told(shell, monkeypatch, document).output
+    assert "scrub of a: not understood" in output
+    assert "scrub of fragments by server 1: not understood" in output
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"partitions": {"0": {}}},
+        {"partitions": ["0"]},
+        {"storage": {"a": {}}},
+        {"storage": ["a"]},
+        {"fragments_scrub": {**FRAGMENTS_SCRUB, "damages": [{"partition": 0}]}},
+        {"clock": 7},
+    ],
+)
+def test_a_servers_document_of_another_version_is_told_as_that(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    said = told(shell, monkeypatch, {**WELL, **other})
+    assert said.status == 1
+    why = "the owner of partition 0 answered, but its health has another form: it may be of another version"
+    assert f"[{ProtocolError.code}] {why}" in said.errors

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
+from polonaise.host import Host
 from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.serverhealth import HealthWarnings, _Trouble
@@ -32,6 +33,16 @@ from rigs.waiting import wait_until
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "polonaise.server.serverhealth"]
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "said"),
+    [(0.0, "connected, being brought up to date: ids are copied"), (4.3, "connected, but silent for 4.3 s")],
+)
+def test_a_late_storage_node_that_hangs_is_not_said_to_be_brought_up_to_date(silent_s: float, said: str) -> None:
+    links: Any = {"a": SimpleNamespace(session=object(), silent_s=silent_s)}
+    warnings = HealthWarnings(cast(Host, None), ServerSettings(), list, links, ReadinessChanges())
+    assert warnings._trouble_of("a", "ids are copied") == said
 
 
 @pytest.mark.slow

@@ -220,6 +220,54 @@ def test_a_host_tells_what_is_wrong_with_its_files(tmp_path: Path) -> None:
     host.close()
 
 
+def test_a_damage_in_one_partition_is_told_of_that_one_alone() -> None:
+    damages = [{"partition": 1, "what": what, "found_us": 1, "repaired_us": 0} for what in ("old rot", "new rot")]
+    scrub = {"found": 5, "repaired": 2, "damages": [*damages, {**damages[0], "partition": 2, "repaired_us": 7}]}
+    answer = {
+        "server": 1,
+        "storage": {"a": {**REACHED, "scrub": scrub}},
+        "partitions": {str(number): PARTITION for number in range(3)},
+    }
+    told = {number: condition.troubles for number, condition in conditions_in(answer).items()}
+    assert told == {0: [], 1: ["the scrub of a found new rot, and 1 more: not repaired yet"], 2: []}
+
+
+@pytest.mark.parametrize(("node", "why"), [(SILENT, "it has been silent for 2.7 s"), (GONE, "connection refused")])
+def test_a_member_that_the_server_does_not_reach_is_out_and_not_behind(node: dict[str, Any], why: str) -> None:
+    health = {**PARTITION, "members": ["a", "b"], "late": {"b": "ids up to 7 are copied"}}
+    condition = condition_of(
+        0, {"server": 1, "storage": {"a": REACHED, "b": node}, "partitions": {"0": health}}, health
+    )
+    assert (condition.out, condition.behind) == ({"b": condition.left_out["b"]}, {})
+    assert condition.left_out["b"] == why
+
+
+def test_a_member_that_is_reached_and_not_engaged_is_behind() -> None:
+    health = {**PARTITION, "members": ["a", "b"]}
+    answer = {"server": 1, "storage": {"a": REACHED, "b": REACHED}, "partitions": {"0": health}}
+    assert condition_of(0, answer, health).behind == {"b": "being brought up to date"}
+
+
+OTHERWISE: dict[str, Any] = {
+    "name": 5, "gone": None, "partitions": "many", "disk": [1], "disk_waits_s": "long", "resent": {"1": "some"},
+    "unavailable": ["0"], "counts": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "scrub",
+    [
+        {}, [], {"damages": 3}, {"damages": ["rot"]}, {"damages": [{"partition": 0}]}, {"found": "two", "damages": []},
+        {"damages": [{"partition": 0, "what": "rot", "repaired_us": None}]},
+    ],
+)  # fmt: skip
+def test_what_a_storage_node_of_another_version_tells_in_another_form_counts_as_not_told(scrub: Any) -> None:
+    told = {**OTHERWISE, "scrub": scrub}
+    answer = {"server": 1, "storage": {"a": {**told, **REACHED}}, "partitions": {"0": {**PARTITION, "engaged": []}}}
+    assert conditions_in(answer)[0].troubles == ["a is not engaged: being brought up to date"]
+    assert storage_troubles({**told, "tls": SAID}) == [SAID], "what is understood is told"
+
+
 until_found = functools.partial(condition_when, within_s=300.0, every_s=0.5)
 """In virtual time."""
 

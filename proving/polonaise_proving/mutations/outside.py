@@ -252,7 +252,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
         "polonaise.node.condition",
-        '        name: hanging_disk(StorageNodeHealth.told(node))\n        or node["error"]\n',
+        '        name: hanging_disk(told.nodes[name])\n        or node["error"]\n',
         '        name: node["error"]\n',
         "P13: a copy is late because its node's disk hangs, and is said to be brought up to date, or not to answer",
         test="tests/admin/test_cluster_status.py"

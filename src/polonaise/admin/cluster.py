@@ -61,6 +61,7 @@ from polonaise.node.reasons import Condition, ServerTold, why_not_reached
 from polonaise.redaction import redacted_address
 from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
+from polonaise.storage.measures import StorageNodeHealth
 from polonaise.terms import PartitionId, ServerId, StorageId, clock_words
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
@@ -430,7 +431,8 @@ class ClusterObserver:
         asked_storage = [self._ask_storage(name, address, key) for name, address in description.nodes.items()]
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
-        partitions = [self._partition_status(partition, answers) for partition in range(description.total)]
+        read = {server: ServerTold.of(answer) for server, answer in answers.items() if isinstance(answer, dict)}
+        partitions = [self._partition_status(partition, answers, read) for partition in range(description.total)]
         stored = dict(zip(description.nodes, storage, strict=True))
         belief = await self._belief(description, answers, stored, partitions, known=error is None)
         owned = Counter(owner.server for owner in last.owners.values())
@@ -565,7 +567,10 @@ class ClusterObserver:
         async with self._asking:
             return await ask_health(self._host, address, peer_role, key, self._timeout_s)
 
-    def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
+    def _partition_status(
+        self, partition: PartitionId, answers: Mapping[ServerId, Told], read: Mapping[ServerId, ServerTold]
+    ) -> PartitionStatus:
+        """Return the status of a partition. `read` is what the `answers` tell, read once for all partitions."""
         if self._last.assignment is None:
             return PartitionStatus(partition, None, None, "who owns it could not be read from the coordinator")
         owner = self._last.owners.get(partition)
@@ -581,7 +586,11 @@ class ClusterObserver:
             return PartitionStatus(partition, owner, None, f"its owner, server {said}, does not serve it yet", name)
         counts = {name: value for name, value in health.items() if name not in _SHOWN}
         return PartitionStatus(
-            partition, owner, condition_of(partition, answer, health), owner_name=name, counts=counts
+            partition,
+            owner,
+            condition_of(partition, answer, health, read[owner.server]),
+            owner_name=name,
+            counts=counts,
         )
 
 
@@ -668,7 +677,7 @@ def _storage_status(
     # What it has told a server lately, if it does not answer: an operator may reach the servers alone.
     heard = [told["storage"].get(name, {}) for told in servers.values() if isinstance(told, dict)]
     last = own if isinstance(answer, dict) else next((each for each in heard if "scrub" in each), {})
-    disk = own.get("disk") or {}
+    disk = StorageNodeHealth.told(own).disk or {}
     return StorageStatus(
         name,
         address,
@@ -681,7 +690,7 @@ def _storage_status(
         not_connected=not_reached,
         clock_ahead_s=_clock_off(name, servers),
         unable=why_not_writing(last),
-        unusable=last.get("unavailable", {}),
+        unusable=StorageNodeHealth.told(last).unavailable,
     )
 
 

@@ -13,7 +13,7 @@ from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, Deadl
 from polonaise.host.real import RealClock
 from polonaise.log.registers import GROUPS, PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
-from polonaise.node.condition import conditions_in
+from polonaise.node.condition import judged
 from polonaise.node.reasons import Condition
 from polonaise.redaction import redacted_address
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -99,10 +99,10 @@ async def conditions(
 ) -> list[Condition]:
     """Return the condition of each partition, by its number in the log, with one request per server.
 
-    Raises what `Log.health` raises. If a server does not answer within `timeout_s` seconds, `silent`, if given, is
-    called in place of raising `DeadlineExceeded`, with the first partition of that server, and what is known by then is
-    returned. The partitions first get up to `moment_s` seconds, all together, to become ready: a server may have only
-    just started.
+    Raises what `Log.health` raises, and `ProtocolError` for a health document of another form. If a server does not
+    answer within `timeout_s` seconds, `silent`, if given, is called in place of raising `DeadlineExceeded`, with the
+    first partition of that server, and what is known by then is returned. The partitions first get up to `moment_s`
+    seconds, all together, to become ready: a server may have only just started.
     """
     known: dict[PartitionId, Condition] = {}
     requested = list(partitions)
@@ -125,7 +125,7 @@ async def conditions(
                     raise
                 silent(partition, error)
                 break
-            for id, condition in conditions_in(answer).items():
+            for id, condition in judged(answer, f"the owner of partition {partition} answered, but its").items():
                 if (number := numbers.get(id)) is not None:
                     known[number] = condition._replace(partition=number)
     return [known[partition] for partition in requested if partition in known]
@@ -142,8 +142,7 @@ async def what_keeps(log: Log, limit: TimeLimit) -> dict[str, list[PartitionId]]
     if limit.until_s != until_s:
         return {}
     whys: dict[str, list[PartitionId]] = {}
-    # KeyError: a server of another version may tell of its health otherwise.
-    with suppress(PolonaiseError, KeyError):
+    with suppress(PolonaiseError):
         partitions = range(log.partition_count)
         for condition in await conditions(log, partitions, 0.4 * left_s, lambda *_: None, moment_s=0.0):
             if condition.waits_for:

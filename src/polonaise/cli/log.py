@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -294,10 +294,15 @@ def _print_health(conditions: list[Condition]) -> None:
             say(f"scrub of fragments by server {server}: {progress_of(fragments_scrub, 'fragment')}")
 
 
+_PROGRESS: Final = ("rounds", "started_us", "finished_us", "bytes", "found", "repaired")
+
+
 def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
     """Describe how far a scrub is, in `unit`s (partitions, or fragments), and what it has found."""
-    if not scrub["bytes_per_s"]:
+    if scrub.get("bytes_per_s") == 0:
         return f"switched off ({'server' if unit == 'fragment' else 'storage'} run --scrub-bytes)"
+    if not {*_PROGRESS, f"{unit}s", f"{unit}s_of"} <= scrub.keys():
+        return "not understood: the node may be of another version"
     last_round = f"last round ended {timestamp(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
     current_round = ""
     if scrub["started_us"] > scrub["finished_us"]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from polonaise.errors import ProtocolError
 from polonaise.node.reasons import (
     Condition,
     Reason,
@@ -21,6 +22,7 @@ from polonaise.node.reasons import (
     server_reasons,
     storage_reasons,
     store_away,
+    why_not_reached,
 )
 from polonaise.storage.measures import StorageNodeHealth
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, counted
@@ -53,6 +55,23 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
         int(number): condition_of(int(number), answer, health, told, of_server)
         for number, health in answer["partitions"].items()
     }
+
+
+def judged(answer: Any, whose: str) -> dict[PartitionId, Condition]:
+    """Return the conditions in a health document of a server that may be of another version, by partition.
+
+    Raises `ProtocolError` that says `whose` health has another form than this version reads.
+    """
+    try:
+        conditions = conditions_in(answer)
+        understood = all({"error", "connected"} <= set(node) for node in answer["storage"].values())
+        for condition in conditions.values():
+            _ = condition.troubles
+    except (AttributeError, LookupError, TypeError, ValueError):
+        understood = False
+    if not understood:
+        raise ProtocolError(f"{whose} health has another form: it may be of another version")
+    return conditions
 
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
@@ -97,28 +116,29 @@ def condition_of(
     # a copy of each partition.
     members = health.get("members")
     left_out = {
-        name: hanging_disk(StorageNodeHealth.told(node))
+        name: hanging_disk(told.nodes[name])
         or node["error"]
-        or node.get("unavailable", {}).get(str(partition))
+        or told.nodes[name].unavailable.get(str(partition))
+        or (why_not_reached(node) if node["connected"] else "")
         or late.get(name)
         or ("being brought up to date" if node["connected"] else "not tried yet")
         for name, node in nodes.items()
         if (members is None or name in members) and ((health["ready"] and name not in engaged) or not node["connected"])
     }
     waits_for = "" if health["ready"] else health["waits_for"]
-    # A node that gave its copy up may keep the files, which nobody reads: damage to them is no trouble of the
+    # A node that gave its copy up may keep the files, which nobody needs: damage to them is no trouble of the
     # partition.
     scrub = {
-        name: _of(partition, node["scrub"])
-        for name, node in nodes.items()
-        if "scrub" in node and (members is None or name in members)
+        name: _of(partition, node.scrub)
+        for name, node in told.nodes.items()
+        if node.scrub and (members is None or name in members)
     }
     committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(
         partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
         None if own.fragments_scrub is None else _of(partition, own.fragments_scrub), own.coordinator,
         health["generation"], health.get("session"),
-        [name for name in left_out if not nodes[name]["connected"]], own.tls, _change_in(health),
+        [name for name in left_out if why_not_reached(nodes[name])], own.tls, _change_in(health),
         lacking_copies(members, health.get("next"), own.replication_factor, len(nodes)), without_spare(health),
         tuple(health.get("stops_without", ())), clock_trouble(told),
         stand_still(health.get("times_stand_still_until_us")), tuple(members or ()), store_away(own),
@@ -198,4 +218,4 @@ def _change_in(health: Mapping[str, Any]) -> str:
 
 
 def _of(partition: PartitionId, scrub: Mapping[str, Any]) -> dict[str, Any]:
-    return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}
+    return {**scrub, "damages": [damage for damage in scrub.get("damages", ()) if damage["partition"] == partition]}

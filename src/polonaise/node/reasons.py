@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from polonaise.server.expectedservers import missing_server
 from polonaise.server.serverhealth import OwnHealth
 from polonaise.storage.measures import StorageNodeHealth
-from polonaise.terms import Generation, PartitionId, SessionId, TransactionId, clock_words, partition_words
+from polonaise.terms import (
+    Generation,
+    PartitionId,
+    SessionId,
+    StorageId,
+    TransactionId,
+    clock_words,
+    partition_words,
+)
 
 _NAMED_MAX: Final = 8
 _CLOCK_OFF_S: Final = 10.0
@@ -39,12 +47,16 @@ class ServerTold(NamedTuple):
     """Whether it owns partitions."""
     client_ahead_s: float | None = None
     """How far the clock of who asked is ahead of the server's; None if not known, or nobody but the server asked."""
+    nodes: Mapping[StorageId, StorageNodeHealth] = {}
+    """What the storage nodes of a health document have told the server."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> ServerTold:
         """Return what a health document tells."""
         ahead_s = document.get("client", {}).get("clock_ahead_s")
-        return cls(OwnHealth.told(document), bool(document.get("partitions")), ahead_s)
+        own = OwnHealth.told(document)
+        nodes = {name: StorageNodeHealth.told(node) for name, node in own.storage.items()}
+        return cls(own, bool(document.get("partitions")), ahead_s, nodes)
 
 
 class PlayerTold(NamedTuple):
@@ -79,7 +91,7 @@ class Condition(NamedTuple):
     """Why the partition is not ready."""
     scrub: dict[str, dict[str, Any]]
     """Reports of the scrubs of the members or, without a session, of all storage nodes, by the node's name. Their
-    `damages` are those found in this partition."""
+    `damages` are those found in this partition; what they count is of the whole node."""
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition, also those that reads
     found; None if the server has no store."""
@@ -89,7 +101,7 @@ class Condition(NamedTuple):
     session: SessionId | None
     """The session in which the server writes to replicas; None between sessions."""
     unreachable: list[str]
-    """The storage nodes of `left_out` that the server has no connection to; the others are behind."""
+    """The storage nodes of `left_out` that the server does not reach (`why_not_reached`); the others are behind."""
     tls: str = ""
     """What is wrong with the server's TLS files or soon will be."""
     change: str = ""
@@ -175,15 +187,20 @@ def _losses(whom: str, resent: Mapping[str, float]) -> str:
     )
 
 
-def _unrepaired(name: str, scrub: Mapping[str, Any]) -> str:
+def _unrepaired(name: str, scrub: Mapping[str, Any], counted: int = 0) -> str:
+    """Return what a scrub found that is not repaired: what it lists, or more of that if more is `counted`."""
     listed = [damage["what"] for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
-    # A node lists the latest damages only, and counts all.
-    count = max(len(listed), scrub.get("found", 0) - scrub.get("repaired", 0))
+    count = max(len(listed), counted)
     if not count:
         return ""
     what = listed[-1] if listed else "a damage that it lists no more"
     more = f", and {count - 1} more" if count > 1 else ""
     return f"the scrub of {name} found {what}{more}: not repaired yet"
+
+
+def _unrepaired_of_node(node: StorageNodeHealth) -> str:
+    # It lists the latest damages only, and counts those of all its partitions: no partition's condition goes by that.
+    return _unrepaired(node.directory, node.scrub, node.scrub.get("found", 0) - node.scrub.get("repaired", 0))
 
 
 def _unrepaired_fragments(condition: Condition) -> Iterator[str]:
@@ -424,7 +441,7 @@ class Reason(enum.StrEnum):
     DAMAGE = DeclaredReason("damage",
         "The scrub found a damage that is not repaired. Health of servers names it as well, their metrics don't.",
         partition=lambda it: (_unrepaired(name, scrub) for name, scrub in it.scrub.items()),
-        storage=lambda node: _unrepaired(node.directory, node.scrub),
+        storage=_unrepaired_of_node,
         metrics="`polonaise_storage_damages_unrepaired`", alerts=("PolonaiseDamageFound",))
     FRAGMENT_DAMAGE = DeclaredReason("fragment_damage",
         "A fragment is damaged, and not repaired, or can't be used, as where others contradict it: the scrub found "

@@ -378,6 +378,8 @@ class HealthWarnings:
     def _trouble_of(self, name: StorageId, reason: str = "") -> str:
         link = self._links[name]
         if link.session is not None:
+            if silent_s := link.silent_s:
+                return f"connected, but silent for {silent_s:g} s"
             return f"connected, being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 

@@ -77,8 +77,48 @@ class StorageNodeHealth(NamedTuple):
 
     @classmethod
     def told(cls, document: Mapping[str, Any]) -> StorageNodeHealth:
-        """Return the health in a document, which a node of another version, or a server, may have written."""
-        return cls(**{name: document[name] for name in cls._fields if name in document})
+        """Return the health in a document, which a node of another version, or a server, may have written.
+
+        What is not of the form that this version reads counts as not told.
+        """
+        return cls(
+            **{name: document[name] for name in cls._fields if name in document and _reads(name, document[name])}
+        )
+
+
+def _reads(name: str, told: object) -> bool:
+    """Whether a field of `StorageNodeHealth` is told in the form that this version reads."""
+    match name:
+        case "name":
+            return isinstance(told, str)
+        case "scrub":
+            return _reads_scrub(told)
+        case "unavailable":
+            return _has_all(told, str)
+        case "disk" | "counts":
+            return _has_all(told, int)
+        case "resent":
+            return _has_all(told, (int, float))
+        case "disk_waits_s":
+            return isinstance(told, int | float)
+    return isinstance(told, type(StorageNodeHealth._field_defaults[name]))
+
+
+def _has_all(told: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(told, Mapping) and all(isinstance(each, kind) for each in told.values())
+
+
+def _reads_scrub(told: object) -> bool:
+    if not isinstance(told, Mapping) or not all(isinstance(told.get(each, 0), int) for each in ("found", "repaired")):
+        return False
+    damages = told.get("damages", [])
+    return isinstance(damages, list) and all(
+        isinstance(each, Mapping)
+        and isinstance(each.get("partition"), int)
+        and isinstance(each.get("what"), str)
+        and isinstance(each.get("repaired_us"), int)
+        for each in damages
+    )
 
 
 class StorageMeasures(NamedTuple):
