@@ -72,6 +72,13 @@ def _options() -> argparse.ArgumentParser:
         metavar="FAULT",
         help="have the nemesis do nothing else; what else a seed draws (its network, its disks, clean stops) remains",
     )
+    parser.add_argument(
+        "--later",
+        type=int,
+        metavar="NUMBER",
+        help="how many seeds have of the features that were added when there were kept seeds, in that order (default: "
+        "all; of the mutation's own seed, those that it was found with)",
+    )
     parser.add_argument("--jobs", type=at_least_one, default=2, help="worker processes")
     parser.add_argument("--first", action="store_true", help="stop at the first failing seed")
     parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed alone and print all that happened")
@@ -89,7 +96,9 @@ def _carry_out(options: argparse.Namespace) -> int:
         _put_in(options.mutation)
     if options.only is not None:
         _check_action(options.only)
-    trying = _Trying(options.mutation, options.only)
+    if options.later is not None:
+        _check_later(options.later)
+    trying = _Trying(options.mutation, options.only, options.later)
     if options.trace is not None:
         return _trace(options.trace, trying)
     seeds = range(options.start, options.start + options.seeds)
@@ -116,11 +125,30 @@ def _check_action(name: str) -> None:
         raise _Untriable(f"the nemesis has no action {name!r}{known.close_to(name, names)}; it has: {', '.join(names)}")
 
 
+def _check_later(number: int) -> None:
+    """Raise `_Untriable` if there are not as many later features."""
+    from polonaise_proving.scenarios.schedule import LATER_FEATURES  # after the mutation is in, like `run` below
+
+    if not 0 <= number <= LATER_FEATURES:
+        raise _Untriable(f"--later {number}: there are {LATER_FEATURES} later features; say a number from 0 to that")
+
+
 class _Trying(NamedTuple):
     """What is tried with every seed."""
 
-    mutation: str | None
-    only: str | None
+    mutation: str | None = None
+    only: str | None = None
+    later: int | None = None
+    """The number of later features that was asked for."""
+
+    def later_of(self, seed: int) -> int:
+        """Return the number of later features that a seed has."""
+        from polonaise_proving.scenarios.schedule import LATER_FEATURES  # after the mutation is in, like `run` below
+
+        if self.later is not None:
+            return self.later
+        mutation = known.MUTATIONS[self.mutation] if self.mutation is not None else None
+        return mutation.later if mutation is not None and mutation.seed == seed else LATER_FEATURES
 
     @property
     def module(self) -> str | None:
@@ -128,8 +156,8 @@ class _Trying(NamedTuple):
         return None if self.mutation is None else known.MUTATIONS[self.mutation].module
 
     def command(self, seed: int) -> str:
-        """Return the command that runs a seed again, for a shell in this directory."""
-        given = {"--mutation": self.mutation, "--only": self.only}
+        """Return the command that runs a seed again, for a shell in this directory, also when there is more later."""
+        given = {"--later": self.later_of(seed), "--mutation": self.mutation, "--only": self.only}
         more = "".join(f" {option} {value}" for option, value in given.items() if value is not None)
         return f"{_python()} -m polonaise_proving.simulator --seeds 1 --start {seed}{more}"
 
@@ -158,7 +186,7 @@ def _run(seed: int, trying: _Trying, *, record: bool = False) -> _Outcome:
         run,  # after the mutation is in: this loads the code that it changes
     )
 
-    result = run(seed, record=record, only=trying.only)
+    result = run(seed, record=record, only=trying.only, later=trying.later_of(seed))
     return _Outcome(result, trying.module is None or trying.module in sys.modules)
 
 

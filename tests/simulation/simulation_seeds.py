@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import polonaise
 
 KEPT = Path(__file__).with_name("kept_seeds.txt")
 
 
-def kept() -> list[int]:
+class Kept(NamedTuple):
+    """A seed that once failed, and how many later features schedules had then."""
+
+    seed: int
+    later: int
+
+
+def kept() -> list[Kept]:
     """Those that once failed."""
-    lines = KEPT.read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+    lines = [line for line in KEPT.read_text().splitlines() if line and not line.startswith("#")]
+    return [kept_in(line) for line in lines]
+
+
+def kept_in(line: str) -> Kept:
+    """The seed of a line, which is followed by `later=NUMBER` unless that is 0, and by what was wrong."""
+    seed, later = re.match(r"(\d+)(?: +later=(\d+))? ", line).groups()  # type: ignore[union-attr] # a line that is none
+    return Kept(int(seed), int(later or 0))
 
 
 def fresh() -> int:

@@ -7,26 +7,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from simulation_seeds import kept
 
 from polonaise.terms import PartitionId
 from polonaise_proving.faults import nemesis
-from polonaise_proving.faults.nemesis import LATER_ACTIONS, Nemesis, action_names
-from polonaise_proving.mutations.known import MUTATIONS
-from polonaise_proving.scenarios.schedule import Schedule, run
+from polonaise_proving.faults.nemesis import LATER_ACTIONS, LaterAction, Nemesis, action_names
+from polonaise_proving.scenarios.schedule import LATER_FEATURES, Schedule, run
 from polonaise_proving.stages.simulated import World
 from polonaise_proving.stages.simulated.cluster import Cluster
-from polonaise_proving.work.workload import LATER_STEPS, ClientLife
+from polonaise_proving.work.workload import LATER_STEPS, ClientLife, LaterStep
 
 
-def named_seeds() -> list[int]:
-    """Those that once failed, and those that find a mutation."""
-    return sorted({*kept(), *(each.seed for each in MUTATIONS.values() if each.seed is not None)})
-
-
-def nemesis_of(seed: int) -> Nemesis:
+def nemesis_of(seed: int, later: int = 0) -> Nemesis:
     cluster = SimpleNamespace(world=World(seed), storage=[SimpleNamespace(name=name) for name in "abc"])
-    return Nemesis(cast(Cluster, cluster))
+    return Nemesis(cast(Cluster, cluster), later=later)
 
 
 def drawn_by(of: Nemesis) -> list[Any]:
@@ -50,19 +43,21 @@ async def later(_: Nemesis) -> None:
     raise AssertionError("only drawn")
 
 
-@pytest.mark.parametrize(("chance", "added"), [(0.0, []), (1.0, ["later"])])
+@pytest.mark.parametrize(
+    ("chance", "features", "added"), [(0.0, 1, []), (1.0, 1, ["later"]), (1.0, 0, [])], ids=["none", "it", "kept"]
+)
 def test_a_later_action_leaves_the_draws_of_the_others_as_they_were(
-    monkeypatch: pytest.MonkeyPatch, chance: float, added: list[str]
+    monkeypatch: pytest.MonkeyPatch, chance: float, features: int, added: list[str]
 ) -> None:
     actions, weights, *rest = drawn_by(nemesis_of(5))
-    monkeypatch.setattr(nemesis, "LATER_ACTIONS", ((later, chance, 1.0, "later 1"),))
-    actions_now, weights_now, *rest_now = drawn_by(nemesis_of(5))
+    monkeypatch.setattr(nemesis, "LATER_ACTIONS", (LaterAction(1, later, chance, 1.0),))
+    actions_now, weights_now, *rest_now = drawn_by(nemesis_of(5, features))
     assert (actions_now, weights_now[: len(weights)]) == (actions + added, weights)
     assert rest_now == rest
 
 
 def test_what_work_a_seed_draws_is_what_it_always_was() -> None:
-    schedules = [Schedule(seed) for seed in range(20)]
+    schedules = [Schedule(seed, later=0) for seed in range(20)]
     drawn = "\n".join(str((each._drawn_steps()[1], each._random.random())) for each in schedules)
     assert zlib.crc32(drawn.encode()) == 2_588_190_849, (
         "every seed has another course: add a step to `workload.LATER_STEPS`, not to `STEPS` or `RARE_STEPS`"
@@ -73,30 +68,28 @@ async def later_step(_: ClientLife, partition: PartitionId) -> None:
     raise AssertionError("only drawn")
 
 
-@pytest.mark.parametrize(("share", "added"), [(0.0, []), (1.0, ["later_step"])])
+@pytest.mark.parametrize(
+    ("share", "features", "added"), [(0.0, 1, []), (1.0, 1, ["later_step"]), (1.0, 0, [])], ids=["none", "it", "kept"]
+)
 def test_a_later_step_leaves_the_draws_of_the_others_as_they_were(
-    monkeypatch: pytest.MonkeyPatch, share: float, added: list[str]
+    monkeypatch: pytest.MonkeyPatch, share: float, features: int, added: list[str]
 ) -> None:
-    def drawn() -> tuple[list[str], list[int], float]:
-        schedule = Schedule(5)
+    def drawn(later: int) -> tuple[list[str], list[int], float]:
+        schedule = Schedule(5, later=later)
         steps, weights = schedule._drawn_steps()
         return [step.__name__ for step in steps], weights, schedule._random.random()
 
-    steps, weights, after = drawn()
-    monkeypatch.setattr("polonaise_proving.scenarios.schedule.LATER_STEPS", ((later_step, share, 1, "later 1"),))
-    assert drawn() == (steps + added, weights + [1] * len(added), after)
+    steps, weights, after = drawn(0)
+    monkeypatch.setattr("polonaise_proving.scenarios.schedule.LATER_STEPS", (LaterStep(1, later_step, share, 1),))
+    assert drawn(features) == (steps + added, weights + [1] * len(added), after)
 
 
-def with_it(chance: float, name: str) -> list[int]:
-    """The seeds that are named somewhere and have a later action."""
-    return [seed for seed in named_seeds() if World(seed).random(name).random() < chance]
-
-
-def test_no_seed_that_is_kept_has_a_later_action_or_step() -> None:
-    assert with_it(0.35, "an action whose name was not chosen")
-    later = [(each.__name__, share, name) for each, share, _, name in (*LATER_ACTIONS, *LATER_STEPS)]
-    wrong = {what: with_it(share, name) for what, share, name in later}
-    assert {name: seeds for name, seeds in wrong.items() if seeds} == {}, "end its name with another number"
+def test_each_later_feature_has_a_number_of_its_own_and_runs_have_all() -> None:
+    numbers = [each.number for each in (*LATER_ACTIONS, *LATER_STEPS)]
+    assert len(set(numbers)) == len(numbers), "give the new one the next number, and raise `schedule.LATER_FEATURES`"
+    assert set(numbers) <= set(range(1, LATER_FEATURES + 1)), "raise `schedule.LATER_FEATURES`: no run has the new one"
+    assert [each.number for each in LATER_ACTIONS] == sorted(each.number for each in LATER_ACTIONS)
+    assert [each.number for each in LATER_STEPS] == sorted(each.number for each in LATER_STEPS)
 
 
 @pytest.mark.slow

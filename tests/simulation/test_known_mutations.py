@@ -22,9 +22,9 @@ BUDGET = 500
 """Seeds, from 0, within which each mutation has to be found."""
 
 
-def search(mutation: str, first: int, seeds: int) -> int | None:
+def search(mutation: str, first: int, seeds: int, *more: object) -> int | None:
     """A seed that finds the mutation."""
-    which = ("--first", "--mutation", mutation, "--start", first, "--seeds", seeds)
+    which = ("--first", "--mutation", mutation, "--start", first, "--seeds", seeds, *more)
     done = run_python("-m", "polonaise_proving.simulator", *which, within_s=None)
     assert "Traceback" not in done.stderr, done.stderr
     failed = re.search(r"FAILED seeds: (\d+)", done.stdout)
@@ -40,15 +40,15 @@ def drawn(mutations: Iterable[str]) -> list[Any]:
 class SeedFindsItNoMore(UserWarning):
     """A mutation's seed has another course now. Many of them at once: a fault or a draw was added where it may not be.
 
-    `faults/nemesis.py` says where it may, at `LATER_ACTIONS`.
+    `scenarios/schedule.py` says where it may, at `LATER_FEATURES`.
     """
 
 
-def found(mutation: str, known: int | None) -> int | None:
-    """The seed that finds the mutation. Warns if that is not the one that is known."""
+def found(mutation: str, known: int | None, later: int) -> int | None:
+    """The seed that finds the mutation. Warns if that is not the one that is known, with this many later features."""
     if known is None:
         return search(mutation, 0, BUDGET)
-    seed = search(mutation, known, 1)
+    seed = search(mutation, known, 1, "--later", later)
     if seed is None:
         seed = search(mutation, 0, BUDGET)
         warnings.warn(f"{mutation}: seed={known} finds it no more, but {seed} does", SeedFindsItNoMore, stacklevel=1)
@@ -59,15 +59,15 @@ def found(mutation: str, known: int | None) -> int | None:
 @pytest.mark.filterwarnings("default")  # told at the end, and no failure: any change of the code may do that
 @pytest.mark.parametrize("mutation", drawn(name for name, each in MUTATIONS.items() if each.is_for_schedules))
 def test_a_mutation_is_found(mutation: str) -> None:
-    seed = found(mutation, MUTATIONS[mutation].seed)
+    seed = found(mutation, MUTATIONS[mutation].seed, MUTATIONS[mutation].later)
     assert seed is not None, f"{BUDGET} seeds do not find {mutation}, which {MUTATIONS[mutation].breaks}"
 
 
 def test_a_seed_that_finds_its_mutation_no_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.search", lambda mutation, first, seeds: 7 if seeds == BUDGET else None)
+    monkeypatch.setattr(f"{__name__}.search", lambda mutation, first, seeds, *_: 7 if seeds == BUDGET else None)
     with pytest.warns(SeedFindsItNoMore, match="quorum-of-one: seed=3 finds it no more, but 7 does"):
-        assert found("quorum-of-one", 3) == 7
-    assert found("quorum-of-one", None) == 7
+        assert found("quorum-of-one", 3, 0) == 7
+    assert found("quorum-of-one", None, 0) == 7
 
 
 @pytest.mark.slow

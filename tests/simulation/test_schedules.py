@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from simulation_seeds import fresh, kept
+from simulation_seeds import Kept, fresh, kept, kept_in
 
 from polonaise_proving.scenarios.schedule import run
 from rigs.programs import output_of, run_python
@@ -29,9 +29,14 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", kept())
-def test_a_seed_that_once_failed_holds(seed: int) -> None:
-    assert run(seed).failure == ""
+@pytest.mark.parametrize(("seed", "later"), [pytest.param(*each, id=str(each.seed)) for each in kept()])
+def test_a_seed_that_once_failed_holds(seed: int, later: int) -> None:
+    assert run(seed, later=later).failure == ""
+
+
+def test_a_kept_seed_says_how_many_later_features_it_has() -> None:
+    assert kept_in("4711 later=2 a link that carried nothing large stopped a partition") == Kept(4711, 2)
+    assert kept_in("31290 the same as 619416516") == Kept(31290, 0)
 
 
 @pytest.mark.parametrize("number", range(FRESH_QUICK))

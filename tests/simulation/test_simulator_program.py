@@ -13,6 +13,7 @@ import pytest
 
 from polonaise_proving import simulator as program
 from polonaise_proving.mutations.known import MUTATIONS
+from polonaise_proving.scenarios.schedule import LATER_FEATURES
 from polonaise_proving.simulator import main
 from rigs.programs import run_python
 
@@ -137,9 +138,26 @@ def test_control_c_ends_all_processes_without_a_traceback(jobs: int) -> None:
 
 
 def test_a_seed_is_run_again_by_the_python_of_this_clone(monkeypatch: pytest.MonkeyPatch) -> None:
-    trying = program._Trying("quorum-of-one", "crash")
-    end = " -m polonaise_proving.simulator --seeds 1 --start 7 --mutation quorum-of-one --only crash"
+    trying = program._Trying("quorum-of-one", "crash", 0)
+    end = " -m polonaise_proving.simulator --seeds 1 --start 7 --later 0 --mutation quorum-of-one --only crash"
     monkeypatch.setattr(sys, "executable", f"{os.getcwd()}/.venv/bin/python")
     assert trying.command(7) == f".venv/bin/python{end}"
     monkeypatch.setattr(sys, "executable", "/somewhere else/python")
     assert trying.command(7) == f"'/somewhere else/python'{end}"
+
+
+def test_a_seed_has_all_later_features_but_a_mutations_own_seed_those_that_it_was_found_with() -> None:
+    mutation = MUTATIONS["quorum-of-one"]
+    assert mutation.seed is not None
+    assert program._Trying().later_of(mutation.seed) == LATER_FEATURES
+    with_it = program._Trying("quorum-of-one")
+    assert (with_it.later_of(mutation.seed), with_it.later_of(mutation.seed + 1)) == (mutation.later, LATER_FEATURES)
+    assert program._Trying("quorum-of-one", later=1).later_of(mutation.seed) == 1
+    assert f" --later {LATER_FEATURES}" in program._Trying().command(7)
+
+
+@pytest.mark.parametrize("number", ["-1", str(LATER_FEATURES + 1)])
+def test_more_later_features_than_there_are_is_refused(capsys: pytest.CaptureFixture[str], number: str) -> None:
+    assert main(["--later", number]) == 2
+    said = capsys.readouterr().err
+    assert f"--later {number}: there are {LATER_FEATURES} later features; say a number from 0 to that" in said

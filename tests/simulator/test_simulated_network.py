@@ -143,6 +143,40 @@ async def test_a_partition_that_holds_nothing_back_is_not_counted(pair: Pair) ->
     assert pair.world.faults.injected() == {}
 
 
+@with_a_connection
+async def test_a_black_hole_lets_small_chunks_pass_and_holds_back_large_ones_and_all_behind_them(pair: Pair) -> None:
+    hole = pair.world.network.black_hole("a", "b", 10)
+    pair.act(pair.near.transport.write, b"small")
+    await asyncio.sleep(1)
+    assert pair.world.faults.injected() == {}
+    pair.act(pair.near.transport.write, b"too large for it")
+    await asyncio.sleep(1)
+    pair.act(pair.near.transport.write, b"behind")
+    pair.world.loop.enter(pair.b, pair.far.transport.write, b"the other way all passes")
+    await asyncio.sleep(10)
+    assert pair.far.received == b"small"
+    assert pair.near.received == b"the other way all passes"
+    pair.world.network.fill(hole)
+    await asyncio.sleep(1)
+    assert pair.far.received == b"smalltoo large for itbehind"
+    assert pair.world.faults.injected() == {"black_hole": 1}
+
+
+@with_a_connection
+async def test_a_black_hole_ends_when_all_heals_and_the_end_of_an_earlier_one_does_not_end_it(pair: Pair) -> None:
+    earlier = pair.world.network.black_hole("a", "b", 1)
+    pair.world.network.black_hole("a", "b", 3)
+    pair.world.network.fill(earlier)
+    pair.act(pair.near.transport.write, b"held")
+    await asyncio.sleep(10)
+    pair.world.network.heal("a", "b")
+    await asyncio.sleep(1)
+    assert pair.far.received == b""
+    pair.world.network.heal()
+    await asyncio.sleep(1)
+    assert pair.far.received == b"held"
+
+
 def test_some_connections_do_not_outlive_a_partition() -> None:
     ends = []
     for seed in range(30):

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, SECTOR_BYTES, offset_of
@@ -288,8 +288,11 @@ def _joined(snapshot: DirectoryImage, partition: PartitionId) -> SessionId:
 class Nemesis(DiskFaults):
     """Inject faults into a cluster until `heal`."""
 
-    def __init__(self, cluster: Cluster, only: str | None = None) -> None:
-        """Draw the actions of a seed; `only` names one of `action_names` that it has instead of them."""
+    def __init__(self, cluster: Cluster, *, later: int, only: str | None = None) -> None:
+        """Draw the actions of a seed, of `LATER_ACTIONS` those up to the number `later`.
+
+        `only` names one of `action_names` that it has instead of them.
+        """
         super().__init__(cluster, cluster.world.random("nemesis"))
         self._world = cluster.world
         self._network = cluster.world.network
@@ -305,9 +308,9 @@ class Nemesis(DiskFaults):
         weights = {action: weight for action, _, weight in ACTIONS}
         self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
-        for action, chance, weight, name in LATER_ACTIONS:
-            source = self._world.random(name)
-            if source.random() < chance:
+        for number, action, chance, weight in LATER_ACTIONS:
+            source = self._world.random(f"later {number}")
+            if number <= later and source.random() < chance:
                 self._actions.append(action)
                 self._weights.append(weight * (source.random() + 0.05))
         self._only = only
@@ -639,6 +642,16 @@ class Nemesis(DiskFaults):
     async def reset(self) -> None:
         self._network.reset(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
+    async def swallow_large(self) -> None:
+        """Let nothing large pass from one machine to another for a while, nor what is behind it; small things do.
+
+        So connections are made, and who only greets or asks there is answered.
+        """
+        source, target = self._random.sample([node.name for node in self._cluster.nodes], 2)
+        hole = self._network.black_hole(source, target, self._random.choice((100, 300, 1_400)))
+        await asyncio.sleep(self.seconds(0.5, 2.0, 5.0))
+        self._network.fill(hole)
+
     async def flip_byte(self) -> None:
         self._network.flip_byte(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
@@ -705,12 +718,21 @@ Actions that need several coincidences (`corner`, `minority_write`, `depose`) ha
 that, only one seed in hundreds would reach the bugs that those actions alone can find.
 """
 
-LATER_ACTIONS: Final[tuple[tuple[Action, float, float, str], ...]] = ()
-"""Actions that were added later: action, chance and weight as above, and the name under which they are drawn.
 
-Each is drawn by a generator of its own, `World.random(name)`, so that only the seeds that have it take another course.
-The name ends with a number, by which none of the seeds is one of these that the tests keep, or that mutations name:
-try other numbers until `tests/simulation/test_draws.py` holds.
+class LaterAction(NamedTuple):
+    """An action that was added when there were kept seeds."""
+
+    number: int
+    """The one that it has among all later features (`scenarios.schedule.LATER_FEATURES`)."""
+    action: Action
+    chance: float
+    weight: float
+
+
+LATER_ACTIONS: Final[tuple[LaterAction, ...]] = (LaterAction(1, Nemesis.swallow_large, 0.15, 2.0),)
+"""New actions, at the end, each with the next number: `scenarios.schedule.LATER_FEATURES`, which is raised with it.
+
+Chance and weight are those of `ACTIONS`.
 """
 
 STORE_ACTIONS: Final[tuple[Action, ...]] = (Nemesis.store_away, Nemesis.unmount_store, Nemesis.damage_object)
@@ -719,7 +741,7 @@ STORE_ACTIONS: Final[tuple[Action, ...]] = (Nemesis.store_away, Nemesis.unmount_
 
 def _actions_everywhere() -> list[Action]:
     """Return the actions that need no object store."""
-    return [*(action for action, _, _ in ACTIONS), *(action for action, _, _, _ in LATER_ACTIONS)]
+    return [*(action for action, _, _ in ACTIONS), *(each.action for each in LATER_ACTIONS)]
 
 
 def action_names() -> list[str]:

@@ -24,6 +24,8 @@ class Mutation(NamedTuple):
     """The promises of `docs/architecture.md` that the mutation breaks (P1, P2, …), and how."""
     seed: int | None = None
     """A seed of the simulator that finds it, and is tried first; without one, or a test, all are tried from 0 on."""
+    later: int = 0
+    """How many of the schedule's later features that seed has: as many as there were when it was found."""
     test: str | None = None
     """The test, by its name in pytest, that finds what no schedule does, or hardly ever.
 

@@ -12,7 +12,7 @@ FAULTS: Final = (
     "crash", "power_loss", "torn_write", "bit_flip", "lost_directory_entry", "lost_write", "full_disk",
     "failed_sync", "failed_append", "failed_read", "failed_write", "partition_one_way", "partition_two_way",
     "delay", "reset", "pause", "clock_jump", "corrupt_file", "stale_disk", "wiped_disk", "byte_flip", "store_away",
-    "store_unmounted", "damaged_object",
+    "store_unmounted", "damaged_object", "black_hole",
     # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, moves of
     # storage nodes, trials, the disaster, changes of members, and requirements.
     "majority_failed_append", "stop", "server_stop", "trim", "fragment_read", "fragment_mended",

@@ -85,6 +85,13 @@ _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
 _OWNERS_LOOK_S: Final = 0.02
 
+LATER_FEATURES: Final = 1
+"""How many features were added when there were kept seeds: those of `LATER_STEPS` and `LATER_ACTIONS`, and operators.
+
+They are numbered from 1, in the order in which they were added, and each is drawn by a generator of its own. A seed is
+kept with the number of those that there were (`run`), and has no later one: its course stays what it was.
+"""
+
 
 class _Operator(Protocol):
     """Somebody who works in processes of their own, with the cluster or on it, until it has healed and beyond."""
@@ -117,15 +124,16 @@ class Result:
     """What happened, one line per event; empty unless recorded."""
 
 
-def run(seed: int, *, record: bool = False, only: str | None = None) -> Result:
+def run(seed: int, *, record: bool = False, only: str | None = None, later: int = LATER_FEATURES) -> Result:
     """Run the schedule of one seed, and return its result, which has a trace if `record` is true.
 
-    With `only`, the nemesis has no other action than the one of that name (`nemesis.action_names`).
+    With `only`, the nemesis has no other action than the one of that name (`nemesis.action_names`). Of the features of
+    `LATER_FEATURES` it has none above `later`.
 
     What fails the schedule (`ScheduleFailed`) is in the result. Any other exception that `Schedule.play` raises is a
     mistake of the simulator, and is raised.
     """
-    schedule = Schedule(seed, record=record, only=only)
+    schedule = Schedule(seed, record=record, only=only, later=later)
     result = Result(seed)
     with _death_unheard():
         try:
@@ -189,10 +197,13 @@ class Schedule:
     """The cluster, work, faults and checks of one seed, and the course that they take.
 
     Each rare feature but the disaster is drawn from a random generator of its own. So adding one leaves the course of
-    every seed without it as it was, and the seeds that tests keep still show what they were kept for.
+    every seed without it as it was; `LATER_FEATURES` says what keeps it from the seeds that tests keep.
     """
 
-    def __init__(self, seed: int, *, record: bool = False, only: str | None = None) -> None:
+    def __init__(
+        self, seed: int, *, record: bool = False, only: str | None = None, later: int = LATER_FEATURES
+    ) -> None:
+        self._later = later
         self.world = World(seed, _drawn(seed, record=record))
         self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
         self.history = ClientsJudge(self.knobs.partitions)
@@ -203,7 +214,7 @@ class Schedule:
         self._ownership = OwnershipCheck(self.history, self.knobs.partitions)
         self.cluster.service.on_written.append(self._ownership.written)
         self.cluster.partition_checks.append(self._ownership.claimed)
-        self.nemesis = Nemesis(self.cluster, only)
+        self.nemesis = Nemesis(self.cluster, later=later, only=only)
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
@@ -266,11 +277,15 @@ class Schedule:
         rare = self.world.random("rare work")
         weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
         steps = [step for step, _ in (*STEPS, *RARE_STEPS)]
-        for step, share, weight, name in LATER_STEPS:
-            if self.world.random(name).random() < share:
+        for number, step, share, weight in LATER_STEPS:
+            if self._has_later(number, share):
                 steps.append(step)
                 weights.append(weight)
         return steps, weights
+
+    def _has_later(self, number: int, share: float) -> bool:
+        """Draw whether this seed has the later feature of that number, which `share` of all seeds have."""
+        return number <= self._later and self.world.random(f"later {number}").random() < share
 
     def _add(self, name: str, operator: _Operator, count: int = 1) -> None:
         self._operators.append(operator)

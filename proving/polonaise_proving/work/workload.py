@@ -13,7 +13,7 @@ import random
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from polonaise.client.appends import CopiedReceipt, Receipt
 from polonaise.client.log import Log
@@ -603,9 +603,17 @@ RARE_STEPS: Final[tuple[tuple[Step, int], ...]] = (
 )
 """Steps that few seeds have. Nothing is added here or to `STEPS`, see `LATER_STEPS`."""
 
-LATER_STEPS: Final[tuple[tuple[Step, float, int, str], ...]] = ()
-"""Steps that were added later: step, the share of seeds that have it, its weight, and the name under which it is drawn.
 
-Each is drawn by a generator of its own, `World.random(name)`, so that only the seeds that have it take another course.
-As with `faults.nemesis.LATER_ACTIONS`, the name ends with a number, by which none of the seeds is one that is kept.
-"""
+class LaterStep(NamedTuple):
+    """A step that was added when there were kept seeds."""
+
+    number: int
+    """The one that it has among all later features (`scenarios.schedule.LATER_FEATURES`)."""
+    step: Step
+    share: float
+    """The share of seeds that have it."""
+    weight: int
+
+
+LATER_STEPS: Final[tuple[LaterStep, ...]] = ()
+"""New steps, at the end, each with the next number: `scenarios.schedule.LATER_FEATURES`, which is raised with it."""

@@ -18,7 +18,14 @@ from polonaise_proving.record.trace import Event
 from polonaise_proving.stages.simulated.environment import Environment
 from polonaise_proving.stages.simulated.loop import Future
 from polonaise_proving.stages.simulated.process import Process
-from polonaise_proving.stages.simulated.transport import Connections, Link, Partition, Pipe, SimulatedTransport
+from polonaise_proving.stages.simulated.transport import (
+    BlackHole,
+    Connections,
+    Link,
+    Partition,
+    Pipe,
+    SimulatedTransport,
+)
 
 Machines: TypeAlias = str | Iterable[str]
 """The name of a machine, or the names of several."""
@@ -183,10 +190,12 @@ class SimulatedNetwork:
                     self.loop.at(self.loop.now + 5.0 * pipe.link.draw(), self._time_out, pipe, cut)
 
     def heal(self, these: Machines | None = None, those: Machines | None = None) -> None:
-        """Remove the cuts between `these` and `those`, in both directions; without arguments, all cuts."""
+        """Remove the cuts between `these` and `those`, in both directions; without arguments, all cuts and holes."""
         self.environment.trace.add(Event.HEAL, self._subject)
         if these is None or those is None:
             links = list(self._links.values())
+            for link in links:
+                link.black_hole = None
         else:
             links = [self.link(*pair) for pair in _pairs(these, those, both=True)]
         healed = [link for link in links if link.blocked is not None]
@@ -196,6 +205,21 @@ class SimulatedNetwork:
         for pipe in self.connections.revive():
             if pipe.link in healed and pipe.link.strikes(self.configuration.partition_reset_chance):
                 self.connections.reset(pipe)
+
+    def black_hole(self, source: str, target: str, bytes_max: int) -> BlackHole:
+        """Hold back every chunk of more than `bytes_max` bytes on one way, and what its stream has behind it.
+
+        A hole that is there already gives way to this one.
+        """
+        hole = self.link(source, target).black_hole = BlackHole(self.environment.faults, bytes_max)
+        return hole
+
+    def fill(self, hole: BlackHole) -> None:
+        """Let chunks of every size pass again where this hole is, if it is still there."""
+        for link in self._links.values():
+            if link.black_hole is hole:
+                link.black_hole = None
+                self.connections.revive()
 
     def delay(self, these: Machines, those: Machines, seconds: float) -> None:
         """Let everything between `these` and `those` take `seconds` longer from now on; 0 ends it."""

@@ -40,6 +40,18 @@ class Partition:
             self._faults.count(self._name)
 
 
+class BlackHole(Partition):
+    """A place on the way that drops large packets and tells nobody, as with a wrong MTU.
+
+    Whoever sends one sends it again and again, and what is behind it in its stream waits.
+    """
+
+    def __init__(self, faults: FaultCounts, bytes_max: int) -> None:
+        super().__init__("black_hole", faults)
+        self.bytes_max = bytes_max
+        """The most bytes of a chunk that passes."""
+
+
 class Link:
     """The way from one machine to another, in one direction."""
 
@@ -49,6 +61,8 @@ class Link:
         self.configuration = configuration
         self.blocked: Partition | None = None
         """The cut that lets nothing through; None while the link carries."""
+        self.black_hole: BlackHole | None = None
+        """What swallows large chunks; None while those of every size pass."""
         self.extra_s = 0.0
         """Seconds by which everything is delayed; set by `SimulatedNetwork.delay`."""
         self.flips = configuration.flip_chance > 0.0
@@ -244,7 +258,14 @@ class Pipe:
             return
         flying, now = self._flying, self._loop.now
         while flying and flying[0][0] <= now:
-            item = flying.popleft()[1]
+            item = flying[0][1]
+            hole = link.black_hole
+            if hole is not None and type(item) is bytes and len(item) > hole.bytes_max:
+                hole.hold_back()
+                self._stalled = True
+                self.connections.stall(self, link)
+                return
+            flying.popleft()
             if link.flips and type(item) is bytes:
                 item = link.flip(item)
             self.target.arrive(item)
