@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -73,7 +73,7 @@ class Case:
         history.left_out[0][7] = "a"
         history.answered(ProvedAnswer("a", 0, 5, 8))
         history.answered(ProvedAnswer("a", 0, 5, None, b"counter", b"1"))
-        history.listed(Listing("a", 0, 5, b"", [(b"counter", b"1")]))
+        history.note(Listing("a", 0, 5, b"", [(b"counter", b"1")]))
 
     def commit(
         self,
@@ -161,11 +161,11 @@ def split_the_group(case: Case) -> None:
 def answer(**fields: Any) -> Callable[[Case], None]:
     """Note another answer that a client was given."""
     told = ProvedAnswer("a", 0, 5, None, b"counter", b"1")._replace(**fields)
-    return lambda case: case.history.answers.append(told)
+    return lambda case: case.history.noted(ProvedAnswer).append(told)
 
 
 def listing(*listed: tuple[bytes, bytes], floor: int = 5) -> Callable[[Case], None]:
-    return lambda case: case.history.listings.append(Listing("a", 0, floor, b"", [*listed]))
+    return lambda case: case.history.noted(Listing).append(Listing("a", 0, floor, b"", [*listed]))
 
 
 WRONG: list[tuple[Judge, str, str, Callable[[Case], object]]] = [
@@ -238,6 +238,33 @@ def test_a_planted_wrong_is_found(judge: Judge, promise: str, naming: str, spoil
     looked_at = [ScheduleRecord(log, case.history)] if judge in JUDGES_OF_PARTITIONS else [log, case.history]
     assert any(each.promise.split()[0] == promise and naming in str(each) for each in judge(*looked_at))
     assert any(naming in str(each) for each in check([log], case.history))
+
+
+@pytest.mark.parametrize("transaction", [3, 4, 5], ids=["a transfer", "a count", "a producer's number"])
+def test_a_body_that_is_cut_short_is_damage_and_no_judge_stumbles_over_it(transaction: int) -> None:
+    case = Case()
+    planned = [each for sheet in case.sheets for each in sheet.transactions][transaction]
+    planned.data = planned.data[:9]
+    assert "P10 corruption" in {each.promise for each in check([case.log()], case.history)}
+
+
+class Counted(NamedTuple):
+    """What a client was told, of a class of its own, as new work may have one."""
+
+    partition: int
+    value: int
+
+
+def test_whatever_clients_were_told_of_a_partition_is_forgotten_with_a_reset_of_its_head() -> None:
+    history = History(2)
+    history.lingering = {1}
+    for partition in (0, 1):
+        history.note(Counted(partition, 1))
+    assert history.noted(Counted) == [Counted(0, 1)], "of the other messages of both logs may be on their way"
+    history.lingering = set()
+    history.note(Counted(1, 2))
+    history.head_reset(0, 3, 3, [], ())
+    assert history.noted(Counted) == [Counted(1, 2)]
 
 
 def test_every_judge_has_a_wrong_that_it_finds() -> None:

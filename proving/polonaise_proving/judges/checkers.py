@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from struct import Struct
 from typing import Final
 
 from polonaise.log import registers
@@ -17,7 +16,7 @@ from polonaise_proving.judges.moments import one_holder
 from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
 from polonaise_proving.record.failures import Violation
-from polonaise_proving.record.observations import COUNT, PRODUCED, History, Kind, describe
+from polonaise_proving.record.observations import History, Kind, Listing, ProvedAnswer, describe
 from polonaise_proving.record.schedulerecord import ScheduleRecord
 
 Checker = Callable[[FinalLog, History], Iterator[Violation]]
@@ -98,23 +97,23 @@ def evidence(log: FinalLog, history: History) -> Iterator[Violation]:
 
 def counters(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: each step of a counter, made by compare-and-set of a register, is in the log once and in order."""
-    for seen, expected in _out_of_order(log, Kind.COUNT, COUNT, "counter", first=1):
+    for seen, expected in _out_of_order(log, Kind.COUNT, "counter", first=1):
         yield Violation("P5 serializability", f"{expected} next", seen)
 
 
 def producers(log: FinalLog, history: History) -> Iterator[Violation]:
     """P6: the numbers of an idempotent producer are in the log once each, in order, without gaps."""
-    for seen, expected in _out_of_order(log, Kind.PRODUCED, PRODUCED, "producer", first=0):
+    for seen, expected in _out_of_order(log, Kind.PRODUCED, "producer", first=0):
         yield Violation("P6 fate", f"{expected} next", seen)
 
 
-def _out_of_order(log: FinalLog, kind: Kind, fields: Struct, name: str, first: int) -> Iterator[tuple[str, str]]:
+def _out_of_order(log: FinalLog, kind: Kind, name: str, first: int) -> Iterator[tuple[str, str]]:
     """Yield the number seen and the one expected, wherever numbers of a counter or producer are not consecutive."""
     following: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
-        if body is None or body.kind is not kind:
+        if body is None or (said := body.fields(kind)) is None:
             continue
-        owner, number = fields.unpack_from(body.rest)
+        owner, number = said
         if number != following.get(owner, first):
             yield f"{number} at {transaction}", f"number {following.get(owner, first)} of {name} {owner}"
         following[owner] = number + 1
@@ -127,7 +126,7 @@ def answers(log: FinalLog, history: History) -> Iterator[Violation]:
     """
     stages = log.registers_after()
     ends = [end for end, _ in stages]
-    for answer in history.answers:
+    for answer in history.noted(ProvedAnswer):
         if answer.partition != log.partition:
             continue
         if answer.mark is not None:
@@ -146,7 +145,7 @@ def listings(log: FinalLog, history: History) -> Iterator[Violation]:
     stages = log.registers_after()
     ends = [end for end, _ in stages]
     count = history.listing_count_max
-    for listing in history.listings:
+    for listing in history.noted(Listing):
         if listing.partition != log.partition:
             continue
         stage, first = bisect_right(ends, listing.floor) - 1, listing.prefix

@@ -11,7 +11,7 @@ import enum
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
@@ -47,6 +47,9 @@ class Kind(enum.IntEnum):
     COUNT = 4
     POSITION = 5
     PRODUCED = 6
+
+
+_FIELDS: Final = {Kind.MOVE: MOVE, Kind.COUNT: COUNT, Kind.PRODUCED: PRODUCED}
 
 
 @dataclass(slots=True)
@@ -107,6 +110,14 @@ class Body(NamedTuple):
     kind: Kind
     rest: bytes
 
+    def fields(self, kind: Kind) -> tuple[Any, ...] | None:
+        """Return what an append of this kind says behind the beginning; None if this is of another kind, or is damaged.
+
+        `judges.checkers.written` tells of the damage: whoever only wants to know what was appended passes over it.
+        """
+        form = _FIELDS[kind]
+        return form.unpack_from(self.rest) if self.kind is kind and len(self.rest) >= form.size else None
+
 
 def parse_body(data: bytes) -> Body | None:
     """Take a body apart. Returns None for one that is too short or of no `Kind`, which no application wrote."""
@@ -153,6 +164,16 @@ class Listing(NamedTuple):
     registers: list[tuple[bytes, bytes]]
 
 
+class ToldOfPartition(Protocol):
+    """What a client was told of one partition: a tuple of its own class for each kind."""
+
+    @property
+    def partition(self) -> PartitionId: ...
+
+
+Told = TypeVar("Told", bound=ToldOfPartition)
+
+
 class LeaseTaken(NamedTuple):
     """A moment at which a client began to count itself the holder of a lease."""
 
@@ -181,8 +202,8 @@ class History:
         self.tries: list[Try] = []
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
         """By partition and id: the transaction as a client first saw it, unless a reset of the head has given it up."""
-        self.answers: list[ProvedAnswer] = []
-        self.listings: list[Listing] = []
+        self._told: dict[type, list[Any]] = {}
+        """By class: what clients were told of a partition as it was then; see `note`."""
         self.listing_count_max = 1
         """The most registers that a server puts into one page of a listing."""
         self.leases_taken: list[LeaseTaken] = []
@@ -324,14 +345,21 @@ class History:
         """
         return min([known.id, *self.kept_by_resets[known.partition][known.resets :]])
 
-    def listed(self, listing: Listing) -> None:
-        if listing.partition in self.lingering:
-            return  # its pages may be of both logs
-        self.listings.append(listing)
+    def note(self, told: ToldOfPartition) -> None:
+        """Note what a client was told of a partition, other than the fate of an append, for judges of the log's end.
+
+        It is noted here alone, so that a reset of the head forgets it: it was true of the log that was there before.
+        And it is not noted at all while messages of that log may be on their way still.
+        """
+        if told.partition not in self.lingering:
+            self._told.setdefault(type(told), []).append(told)
+
+    def noted(self, kind: type[Told]) -> list[Told]:
+        """Return all that was noted of this class and not forgotten, in order. Tests may change it."""
+        return self._told.setdefault(kind, [])
 
     def answered(self, answer: ProvedAnswer) -> None:
-        if answer.partition not in self.lingering:
-            self.answers.append(answer)
+        self.note(answer)
 
     # ------------------------------------------------------------------ resets of the head
 
@@ -359,9 +387,9 @@ class History:
                 self._reset_try(attempt, to, kept, attempt.number in revived)
         self.told[partition] = min(self.told[partition], kept)
         self.kept_by_resets[partition].append(kept)
-        # They were compared with the log that was there before: they say nothing about the one that goes on.
-        self.answers = [answer for answer in self.answers if answer.partition != partition]
-        self.listings = [listing for listing in self.listings if listing.partition != partition]
+        # It was true of the log that was there before, and says nothing about the one that goes on.
+        for kind, told in self._told.items():
+            self._told[kind] = [each for each in told if each.partition != partition]
 
     @staticmethod
     def _reset_try(attempt: Try, to: TransactionId, kept: TransactionId, revived: bool) -> None:

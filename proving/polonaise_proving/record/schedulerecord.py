@@ -9,7 +9,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise_proving.record.bank import Transfer
 from polonaise_proving.record.diskaudit import FinalLog
-from polonaise_proving.record.observations import ACCOUNT_START, MOVE, History, Kind, describe, parse_body
+from polonaise_proving.record.observations import ACCOUNT_START, History, Kind, describe, parse_body
 from polonaise_proving.record.partitionrecord import (
     AppendPart,
     AskedAppend,
@@ -66,8 +66,8 @@ class ScheduleRecord:
     @property
     def transfers(self) -> Iterator[TransferMade]:
         for id, body in enumerate(self._log.bodies):
-            if body is not None and body.kind is Kind.MOVE:
-                yield TransferMade(id, f"try {body.number}", Transfer(*MOVE.unpack_from(body.rest)))
+            if body is not None and (said := body.fields(Kind.MOVE)) is not None:
+                yield TransferMade(id, f"try {body.number}", Transfer(*said))
 
     @cached_property
     def _judged(self) -> SerializabilityCheck:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from polonaise.client.log import Log
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.record.observations import ACCOUNT_START, MOVE, History, Kind, ReaderRecord, Try, parse_body
+from polonaise_proving.record.observations import ACCOUNT_START, History, Kind, ReaderRecord, Try, parse_body
 
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""
@@ -54,8 +54,8 @@ class Ledger:
             return
         reading.take(tx)
         body = parse_body(tx.data)
-        if body is not None and body.kind is Kind.MOVE:
-            source, target, amount, _, _ = MOVE.unpack_from(body.rest)
+        if body is not None and (said := body.fields(Kind.MOVE)) is not None:
+            source, target, amount, _, _ = said
             balances = self._balances[tx.partition]
             balances[source] = self.balance(tx.partition, source) - amount
             balances[target] = self.balance(tx.partition, target) + amount

@@ -255,7 +255,7 @@ async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, t
     known = session.history.known(partition)
     listed = await session.log.list_registers(prefix, partition, timeout=timeout_s)
     floor = session.history.still_known(known)
-    session.history.listed(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
+    session.history.note(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
 
 
 async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
