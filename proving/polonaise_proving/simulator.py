@@ -10,27 +10,34 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise_proving.mutations import known
 from polonaise_proving.mutations.mutation import MutationDoesNotApply
-from polonaise_proving.scenarios.arguments import at_least_one
+from polonaise_proving.scenarios.arguments import at_least_one, whole
 
 if TYPE_CHECKING:
     from polonaise_proving.scenarios.schedule import Result
 
 _CENSUS_SEEDS_MIN: Final = 200
 """The least number of seeds in a run for which a class of faults that never took effect is a failure of the run."""
+_SEEDS: Final = 200
+_JOBS: Final = 2
 _PROGRESS_S: Final = 5.0
 _REFUSED: Final = 2
 _INTERRUPTED: Final = 130
 _UNREAD: Final = 141
 """The exit status when nobody reads what is printed any more, as of a program that SIGPIPE ended."""
+_ALONE: Final = {"trace": ("seeds", "start", "seed", "having", "jobs", "first"), "seed": ("seeds", "start")}
+"""By option that names seeds itself: those that would be ignored beside it."""
 _TEST_OF_TESTS: Final = "tests/simulation/test_known_mutations.py::test_a_mutation_is_found_by_a_test"
 
 
@@ -48,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.disable(logging.CRITICAL)
     parser = _options()
     options = parser.parse_args(arguments)
+    _check_together(parser, options)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _carry_out(options)
     except (_Untriable, MutationDoesNotApply) as error:
@@ -60,12 +69,23 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("interrupted: no verdict")
         return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    """End as by Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m polonaise_proving.simulator", description=__doc__)
-    parser.add_argument("--seeds", type=at_least_one, default=200, help="how many schedules")
-    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=at_least_one, help=f"how many schedules (default: {_SEEDS})")
+    parser.add_argument("--start", type=whole, help="the first seed (default: 0)")
+    parser.add_argument("--seed", type=whole, nargs="+", action="extend", help="these seeds, and no others")
+    parser.add_argument(
+        "--having", metavar="NAME", help="of all these seeds only those that have this step of clients, or this fault"
+    )
     parser.add_argument("--mutation", help="a mutation to run with; see --list-mutations")
     parser.add_argument(
         "--only",
@@ -74,16 +94,24 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--later",
-        type=int,
+        type=whole,
         metavar="NUMBER",
         help="how many seeds have of the features that were added when there were kept seeds, in that order (default: "
         "all; of the mutation's own seed, those that it was found with)",
     )
-    parser.add_argument("--jobs", type=at_least_one, default=2, help="worker processes")
-    parser.add_argument("--first", action="store_true", help="stop at the first failing seed")
-    parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed alone and print all that happened")
+    parser.add_argument("--jobs", type=at_least_one, help=f"worker processes (default: {_JOBS})")
+    parser.add_argument("--first", action="store_true", default=None, help="stop at the first failing seed")
+    parser.add_argument("--trace", type=whole, metavar="SEED", help="run this seed alone and print all that happened")
     parser.add_argument("--list-mutations", action="store_true", help="name the mutations")
     return parser
+
+
+def _check_together(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with a usage error if some of the options would be ignored beside others."""
+    for one, others in _ALONE.items():
+        ignored = [each for each in others if getattr(options, each) is not None]
+        if getattr(options, one) is not None and ignored:
+            parser.error(f"--{one} says which seeds to run: leave out --{' and --'.join(ignored)}")
 
 
 def _carry_out(options: argparse.Namespace) -> int:
@@ -101,8 +129,26 @@ def _carry_out(options: argparse.Namespace) -> int:
     trying = _Trying(options.mutation, options.only, options.later)
     if options.trace is not None:
         return _trace(options.trace, trying)
-    seeds = range(options.start, options.start + options.seeds)
-    return _report(_run_all(seeds, options.jobs, trying), len(seeds), trying, stop_at_first=options.first)
+    start = options.start or 0
+    seeds = options.seed or range(start, start + (options.seeds or _SEEDS))
+    if options.having is not None:
+        seeds = _those_having(options.having, seeds, trying)
+    return _report(
+        _run_all(seeds, options.jobs or _JOBS, trying), len(seeds), trying, stop_at_first=bool(options.first)
+    )
+
+
+def _those_having(name: str, seeds: Iterable[int], trying: _Trying) -> list[int]:
+    """Return those seeds that have the step or action of that name. Raises `_Untriable` if there is none."""
+    from polonaise_proving.scenarios.schedule import has, named  # after the mutation is in, like `run` below
+
+    if name not in (names := named()):
+        raise _Untriable(
+            f"no seed has a step or fault {name!r}{known.close_to(name, names)}; some have: {', '.join(names)}"
+        )
+    if not (having := [seed for seed in seeds if has(seed, name, trying.later_of(seed))]):
+        raise _Untriable(f"none of these seeds has {name}: try more of them")
+    return having
 
 
 def _put_in(name: str) -> None:
@@ -161,10 +207,13 @@ class _Trying(NamedTuple):
         more = "".join(f" {option} {value}" for option, value in given.items() if value is not None)
         return f"{_python()} -m polonaise_proving.simulator --seeds 1 --start {seed}{more}"
 
-    def say_untried(self) -> int:
-        """Say that the changed code never ran, and return the exit status."""
-        _say(f"{self.module}, which {self.mutation} changes, was never loaded: these seeds say nothing of it")
-        return _REFUSED
+    def say_untried(self, *, loaded: bool, begun: int) -> bool:
+        """Say so if the changed code never ran, or the only fault was never begun, and return whether that is so."""
+        if not loaded:
+            _say(f"{self.module}, which {self.mutation} changes, was never loaded: these seeds say nothing of it")
+        if self.only is not None and not begun:
+            _say(f"the nemesis never came to {self.only}: these seeds say nothing of it, try more of them")
+        return not loaded or (self.only is not None and not begun)
 
 
 def _python() -> str:
@@ -199,9 +248,22 @@ def _run_all(seeds: Iterable[int], jobs: int, trying: _Trying) -> Iterator[_Outc
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # Ctrl-C is for this process, which ends the others.
-    with multiprocessing.get_context("fork").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, _begin_worker) as pool:
         yield from pool.imap_unordered(run, seeds)
+
+
+def _begin_worker() -> None:
+    """Have this worker end when its parent ends it, or is gone, and at nothing else."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_outlive_no_parent, daemon=True).start()
+
+
+def _outlive_no_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(_INTERRUPTED)
 
 
 def _report(outcomes: Iterator[_Outcome], total: int, trying: _Trying, *, stop_at_first: bool) -> int:
@@ -210,11 +272,13 @@ def _report(outcomes: Iterator[_Outcome], total: int, trying: _Trying, *, stop_a
     done = appends = committed = 0
     began = shown = time.monotonic()
     virtual_s = 0.0
+    begun = 0
     loaded = interrupted = False
     try:
         for result, with_it in outcomes:
             done += 1
             loaded |= with_it
+            begun += result.begun
             appends += result.appends
             committed += result.committed
             virtual_s += result.virtual_s
@@ -245,8 +309,8 @@ def _report(outcomes: Iterator[_Outcome], total: int, trying: _Trying, *, stop_a
     _say_failed(failed)
     if failed:
         return 1
-    if not loaded:
-        return trying.say_untried()
+    if trying.say_untried(loaded=loaded, begun=begun):
+        return _REFUSED
     return int(bool(missing) and done >= _CENSUS_SEEDS_MIN)
 
 
@@ -260,7 +324,9 @@ def _trace(seed: int, trying: _Trying) -> int:
     for line in result.trace:
         _say(line)
     _say(f"fingerprint {result.fingerprint}\n{result.failure or 'every promise held'}")
-    return 1 if result.failure else (0 if loaded else trying.say_untried())
+    if result.failure:
+        return 1
+    return _REFUSED if trying.say_untried(loaded=loaded, begun=result.begun) else 0
 
 
 def _say(text: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from polonaise_proving import simulator as program
 from polonaise_proving.mutations.known import MUTATIONS
-from polonaise_proving.scenarios.schedule import LATER_FEATURES
+from polonaise_proving.scenarios.schedule import LATER_FEATURES, Schedule
 from polonaise_proving.simulator import main
 from rigs.programs import run_python
 
@@ -62,6 +63,73 @@ def test_a_fault_that_there_is_not_is_refused_with_those_that_there_are(capsys: 
     assert main(["--only", "crsh"]) == 2
     said = capsys.readouterr().err
     assert "the nemesis has no action 'crsh'; close to it: crash; it has: crash, crash_at_call, " in said
+
+
+@pytest.mark.parametrize("which", [("--trace", "3"), ("--seed", "3", "--jobs", "1")], ids=" ".join)
+def test_a_run_whose_only_fault_never_came_says_so_and_counts_for_nothing(
+    capsys: pytest.CaptureFixture[str], which: tuple[str, ...]
+) -> None:
+    assert main(["--only", "store_away", *which]) == 2
+    assert "the nemesis never came to store_away: these seeds say nothing of it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--start", "--seed", "--trace", "--later"])
+def test_what_is_no_number_is_refused(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([option, "abc"])
+    assert ended.value.code == 2
+    assert f"{option}: 'abc' is not a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "ignored"),
+    [
+        ("--trace 3 --seeds 5 --first", "--seeds and --first"),
+        ("--trace 3 --start 0", "--start"),
+        ("--trace 3 --jobs 2 --having crash --seed 4", "--seed and --having and --jobs"),
+        ("--seed 3 --start 4 --seeds 5", "--seeds and --start"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(capsys: pytest.CaptureFixture[str], given: str, ignored: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given.split())
+    assert ended.value.code == 2
+    assert f"{given.split()[0]} says which seeds to run: leave out {ignored}\n" in capsys.readouterr().err
+
+
+def tried(monkeypatch: pytest.MonkeyPatch, *given: str) -> list[int]:
+    """The seeds that a run with these options runs."""
+    seeds: list[int] = []
+
+    def run_all(which: Iterable[int], *_: object) -> Iterator[program._Outcome]:
+        seeds.extend(which)
+        yield from ()
+
+    monkeypatch.setattr(program, "_run_all", run_all)
+    assert main([*given]) == 2  # the only fault never came, for nothing was run
+    return seeds
+
+
+def test_seeds_are_named_one_by_one_or_as_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(monkeypatch, "--seed", "7", "3", "--seed", "11", "--only", "crash") == [7, 3, 11]
+    assert tried(monkeypatch, "--start", "5", "--seeds", "3", "--only", "crash") == [5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["append_copied", "crash", "swallow_large", "store_away"])
+def test_seeds_are_chosen_by_what_they_have(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    found = tried(monkeypatch, "--seeds", "40", "--having", name, "--only", "crash")
+    assert 0 < len(found) < 40
+    for seed in range(40):
+        of = Schedule(seed)
+        steps = {step.__name__ for step, weight in zip(of.steps, of.weights, strict=True) if weight}
+        assert (name in steps | {action.__name__ for action in of.nemesis._actions}) == (seed in found)
+
+
+def test_what_no_seed_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--having", "apend"]) == 2
+    assert "no seed has a step or fault 'apend'; close to it: append" in capsys.readouterr().err
+    assert main(["--having", "swallow_large", "--later", "0", "--seeds", "3"]) == 2
+    assert "none of these seeds has swallow_large: try more of them" in capsys.readouterr().err
 
 
 def mutated(module: str, old: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -116,9 +184,9 @@ def test_an_interrupted_run_says_what_was_done(
     assert "interrupted after 1 of 5 seeds in " in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_control_c_ends_all_processes_without_a_traceback(jobs: int) -> None:
+@contextlib.contextmanager
+def simulating(jobs: int) -> Iterator[subprocess.Popen[str]]:
+    """A simulator of very many seeds, which has tried some."""
     command = [sys.executable, *SIMULATOR, "--seeds", "100000", "--jobs", str(jobs)]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -126,15 +194,37 @@ def test_control_c_ends_all_processes_without_a_traceback(jobs: int) -> None:
     assert running.stdout is not None
     try:
         assert "of 100000 seeds" in running.stdout.readline()
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-        said, errors = running.communicate()
+        yield running
     finally:
-        if running.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
-    assert (running.returncode, errors) == (130, "")
-    assert "interrupted after " in said
-    with pytest.raises(ProcessLookupError):
-        os.killpg(running.pid, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("end", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)], ids=["Control-C", "SIGTERM"]
+)
+def test_who_interrupts_it_ends_all_processes_without_a_traceback(
+    jobs: int, end: Callable[[int, int], None], number: int
+) -> None:
+    with simulating(jobs) as running:
+        end(running.pid, number)  # a terminal interrupts the whole group
+        said, errors = running.communicate()
+        assert (running.returncode, errors) == (130, "")
+        assert "interrupted after " in said
+        with pytest.raises(ProcessLookupError):
+            os.killpg(running.pid, 0)
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_a_simulator_that_is_killed() -> None:
+    with simulating(2) as running:
+        running.kill()
+        _, errors = (
+            running.communicate()
+        )  # ends when the workers have ended, too, and with them their ends of the pipes
+        assert (running.returncode, errors) == (-signal.SIGKILL, "")
 
 
 def test_a_seed_is_run_again_by_the_python_of_this_clone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,6 +314,8 @@ class Nemesis(DiskFaults):
                 self._actions.append(action)
                 self._weights.append(weight * (source.random() + 0.05))
         self._only = only
+        self.begun = 0
+        """How many actions it has begun."""
         if only is not None:  # after the draws: the rest of the seed stays as it is
             self._actions = [action for action in _actions_everywhere() if action.__name__ == only]
             self._weights = [1.0 for _ in self._actions]
@@ -340,6 +342,7 @@ class Nemesis(DiskFaults):
             if not self._actions:
                 continue  # the only one that is asked for needs an object store, and this seed has none
             action = self._random.choices(self._actions, self._weights)[0]
+            self.begun += 1
             self._world.trace.note(f"nemesis: {action.__name__}")
             self._under_way.append(self._world.spawn(action(self), f"nemesis: {action.__name__}"))
         await self._uncornered.wait()
@@ -369,6 +372,10 @@ class Nemesis(DiskFaults):
                 node.process.crash_on_call = None
                 node.process.resume()
             node.let_up()  # a node that was held down is not started before
+
+    def has(self, name: str) -> bool:
+        """Whether the action of that name is among those of its seed."""
+        return any(action.__name__ == name for action in self._actions)
 
     # ------------------------------------------------------------------ for the actions
 

@@ -17,6 +17,14 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def whole(text: str) -> int:
+    """Return the number that an option is given. Raises `ArgumentTypeError` if it is not a whole one."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def above_zero(text: str) -> float:
     """Return the number that an option is given. Raises `ArgumentTypeError` if it is not above 0, or without end."""
     try:

@@ -26,7 +26,7 @@ from polonaise_proving.faults.clockfaults import ClockFaults
 from polonaise_proving.faults.disaster import Disaster
 from polonaise_proving.faults.doubleowner import DoubleOwner
 from polonaise_proving.faults.headresetting import HeadResets
-from polonaise_proving.faults.nemesis import Nemesis
+from polonaise_proving.faults.nemesis import Nemesis, action_names
 from polonaise_proving.faults.operators import MemberChanges, RequirementChanges, StorageMoves
 from polonaise_proving.judges.checkers import CommitTimes, check, check_replicas
 from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
@@ -120,6 +120,8 @@ class Result:
     committed: int = 0
     """Transactions known to be committed, over all partitions."""
     virtual_s: float = 0.0
+    begun: int = 0
+    """The actions that the nemesis has begun."""
     trace: list[str] = field(default_factory=list)
     """What happened, one line per event; empty unless recorded."""
 
@@ -152,8 +154,22 @@ def run(seed: int, *, record: bool = False, only: str | None = None, later: int 
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
     result.virtual_s = world.loop.now - START_S
+    result.begun = schedule.nemesis.begun
     result.trace = world.trace.lines or []
     return result
+
+
+def named() -> list[str]:
+    """Return the names of all steps and actions that a seed may have."""
+    steps = [step for step, _ in (*STEPS, *RARE_STEPS)] + [each.step for each in LATER_STEPS]
+    return [*(step.__name__ for step in steps), *action_names()]
+
+
+def has(seed: int, name: str, later: int = LATER_FEATURES) -> bool:
+    """Whether a seed has the step or action of that name (`named`)."""
+    schedule = Schedule(seed, later=later)
+    steps = zip(schedule.steps, schedule.weights, strict=True)
+    return schedule.nemesis.has(name) or any(step.__name__ == name and weight for step, weight in steps)
 
 
 @contextlib.contextmanager
@@ -224,7 +240,7 @@ class Schedule:
             )
             for node in self.cluster.clients
         }
-        self._steps, self._weights = self._drawn_steps()
+        self.steps, self.weights = self._drawn_steps()
         self._workers = self._random.choice((1, 2, 4))
         self._healed = asyncio.Event()
         self._archiving: Archiving | None = None
@@ -580,7 +596,7 @@ class Schedule:
                 application.rush_steps_left -= 1
             else:
                 application.steps_left -= 1
-            step = application.random.choices(self._steps, self._weights)[0]
+            step = application.random.choices(self.steps, self.weights)[0]
             partition = application.random.randrange(self.knobs.partitions)
             application.doing[worker] = step.__name__
             await workload.take_step(session, step, partition)
