@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from simulation_seeds import Kept, fresh, kept, kept_in
 
-from polonaise_proving.scenarios.schedule import run
+from polonaise_proving.record.partitionrecord import Fate
+from polonaise_proving.scenarios import schedule
+from polonaise_proving.scenarios.schedule import Schedule, run
 from rigs.programs import output_of, run_python
 
 FRESH_QUICK = 3
@@ -50,6 +53,30 @@ def test_many_fresh_seeds_hold_and_meet_every_fault() -> None:
     which = ("--seeds", FRESH_SLOW, "--start", fresh() + FRESH_QUICK)
     done = run_python("-m", "polonaise_proving.simulator", *which, within_s=None)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def test_a_trace_tells_each_try_and_its_fate_and_the_fingerprint_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Schedule] = []
+
+    def make(seed: int, **how: Any) -> Schedule:
+        made.append(Schedule(seed, **how))
+        return made[-1]
+
+    monkeypatch.setattr(schedule, "Schedule", make)
+    traced, plain = run(9, record=True), run(9)
+    assert traced.fingerprint == plain.fingerprint
+    lines = [line.partition(" told          ")[2] for line in traced.trace]
+    tries = made[0].history.tries
+    assert len(tries) > 100
+    for attempt in tries:
+        before = f"try {attempt.number} ({attempt.kind.name} of {attempt.client}, partition {attempt.partition}): "
+        told = [line.removeprefix(before) for line in lines if line.startswith(before)]
+        assert told[0].startswith("asked")
+        assert attempt.fate is Fate.PENDING or str(attempt).removeprefix(before) in told[-1]
+    assert "client-0, partition 1: transfer begins" in lines
+    assert "client-0, partition 1: transfer ends" in lines
 
 
 @pytest.mark.slow

@@ -650,11 +650,13 @@ class Nemesis(DiskFaults):
         self._network.reset(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
     async def swallow_large(self) -> None:
-        """Let nothing large pass from one machine to another for a while, nor what is behind it; small things do.
+        """Let nothing large pass to or from a server for a while, nor what is behind it; small things do.
 
         So connections are made, and who only greets or asks there is answered.
         """
-        source, target = self._random.sample([node.name for node in self._cluster.nodes], 2)
+        cluster = self._cluster
+        server, other = self.some(cluster.servers).name, self.some(cluster.storage + cluster.clients).name
+        source, target = self._random.choice(((server, other), (other, server)))
         hole = self._network.black_hole(source, target, self._random.choice((100, 300, 1_400)))
         await asyncio.sleep(self.seconds(0.5, 2.0, 5.0))
         self._network.fill(hole)
@@ -736,7 +738,7 @@ class LaterAction(NamedTuple):
     weight: float
 
 
-LATER_ACTIONS: Final[tuple[LaterAction, ...]] = (LaterAction(1, Nemesis.swallow_large, 0.15, 2.0),)
+LATER_ACTIONS: Final[tuple[LaterAction, ...]] = (LaterAction(1, Nemesis.swallow_large, 0.25, 2.0),)
 """New actions, at the end, each with the next number: `scenarios.schedule.LATER_FEATURES`, which is raised with it.
 
 Chance and weight are those of `ACTIONS`.

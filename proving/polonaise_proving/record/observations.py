@@ -208,6 +208,8 @@ class History:
         """The most registers that a server puts into one page of a listing."""
         self.leases_taken: list[LeaseTaken] = []
         self.violations: list[Violation] = []
+        self.tell: Callable[[str], None] | None = None
+        """Takes a line about each step and try, and what was told of them; None unless somebody reads it."""
         self.true_us: Callable[[], int] = lambda: 0
         """Returns the true time, in microseconds UTC; 0 where nobody asks for it."""
         self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
@@ -260,14 +262,22 @@ class History:
         ]
         attempt.asked_us = self.true_us()
         self.tries.append(attempt)
+        if self.tell is not None:
+            self.tell(f"try {number} ({kind.name} of {client}, partition {partition}): asked{_asks(kind, rests)}")
         return attempt
+
+    def _tell_fate(self, attempt: Try) -> None:
+        if self.tell is not None:
+            self.tell(f"{attempt}; mark {attempt.mark}, position {attempt.position}, locks {attempt.locks}")
 
     def committed(self, attempt: Try, transaction: TransactionId) -> None:
         """Note that an application was told that its append is committed, with this first id."""
         if attempt.partition in self.lingering and self._was_given_up(attempt, transaction):
             attempt.fate, attempt.why = Fate.UNKNOWN, "told late of what a reset has given up"
+            self._tell_fate(attempt)
             return
         attempt.fate, attempt.id = Fate.COMMITTED, transaction
+        self._tell_fate(attempt)
         self._is_committed(attempt.partition, transaction + attempt.count - 1)
 
     def _was_given_up(self, attempt: Try, transaction: TransactionId) -> bool:
@@ -289,6 +299,7 @@ class History:
         """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
         attempt.rests_on = value
         attempt.fate, attempt.why = Fate.FAILED, why
+        self._tell_fate(attempt)
 
     def refused(self, error: PolonaiseError, where: str) -> None:
         """Note an error that a client was told, and what it was about to do."""
@@ -304,6 +315,7 @@ class History:
     def unknown(self, attempt: Try, why: str) -> None:
         if attempt.fate is Fate.PENDING:
             attempt.fate, attempt.why = Fate.UNKNOWN, why
+            self._tell_fate(attempt)
 
     def died(self, client: str, kept: Sequence[Try]) -> None:
         """Note that a client's process died: the fates of its pending appends stay unknown, except those in `kept`."""
@@ -351,6 +363,8 @@ class History:
         It is noted here alone, so that a reset of the head forgets it: it was true of the log that was there before.
         And it is not noted at all while messages of that log may be on their way still.
         """
+        if self.tell is not None:
+            self.tell(str(told))
         if told.partition not in self.lingering:
             self._told.setdefault(type(told), []).append(told)
 
@@ -434,6 +448,21 @@ class ReaderRecord:
             for transaction in range(self.last + 1, last + 1):
                 left_out.setdefault(transaction, self.who)
         self.last = max(self.last, last)
+
+
+_ASKS: Final = {
+    Kind.MOVE: (MOVE, " to move from account {} to {} the amount {}, as they hold {} and {}"),
+    Kind.COUNT: (COUNT, " to step counter {} to {}"),
+    Kind.PRODUCED: (PRODUCED, " by producer {} with number {}"),
+}
+
+
+def _asks(kind: Kind, rests: Sequence[bytes]) -> str:
+    """Return what a try asks for, if its first body says more than its kind."""
+    if kind not in _ASKS:
+        return ""
+    fields, words = _ASKS[kind]
+    return words.format(*fields.unpack_from(rests[0]))
 
 
 def describe(transaction: Transaction) -> str:

@@ -66,6 +66,11 @@ class Trace:
         if self.lines is not None:
             self.lines.append(f"{self._now():14.6f} {_words(Event.NOTE):13} {text}")
 
+    def tell(self, text: str) -> None:
+        """Add a line for who reads the list; it is no event, and not part of the fingerprint."""
+        if self.lines is not None:
+            self.lines.append(f"{self._now():14.6f} {'told':13} {text}")
+
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits, equal for equal courses of events."""

@@ -223,6 +223,7 @@ class Schedule:
         self.world = World(seed, _drawn(seed, record=record))
         self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
         self.history = ClientsJudge(self.knobs.partitions)
+        self.history.tell = self.world.trace.tell if record else None
         self.history.window_is_kept = self.knobs.windows
         self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)

@@ -456,12 +456,20 @@ async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> 
 
     A fault is noted in the history: it may tell of a contradiction.
     """
+    history = session.history
+    what = f"{session.application.who}, partition {partition}: {step.__name__}"
+    if history.tell is not None:
+        history.tell(f"{what} begins")
+    ended = ""
     try:
         await step(session, partition)
-    except (TimeoutError, Closed):
-        return
+    except (TimeoutError, Closed) as error:
+        ended = f" by {error!r}"
     except PolonaiseError as error:
-        session.history.refused(error, step.__name__)
+        ended = f" by {error!r}"
+        history.refused(error, step.__name__)
+    if history.tell is not None:
+        history.tell(f"{what} ends{ended}")
 
 
 async def last_step(session: ClientLife, partition: PartitionId) -> None:
