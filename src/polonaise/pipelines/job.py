@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
@@ -27,9 +28,24 @@ def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Itera
         spark = session(master, name=name, conf=conf)
         try:
             yield spark
+        except BaseException:
+            if not existed:
+                _quieten(spark)
+            raise
         finally:
             if not existed:
                 spark.stop()
+
+
+def _quieten(spark: SparkSession) -> None:
+    """Have a session of ours say nothing more on the console: what its job failed of is told without it.
+
+    Tasks that are still at work while Spark stops may miss what it has taken away, of which it tells with a trace.
+    """
+    if "SPARK_CONF_DIR" in os.environ:  # the user's own logs: see `polonaise.spark.sessions.session`
+        return
+    with suppress(Exception):  # Spark Connect can't, nor can a JVM that is gone: the job's own failure is what counts
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def full_address(address: str) -> str:
