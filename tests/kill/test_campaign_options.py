@@ -3,8 +3,10 @@ don't hang; no process outlives them."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,12 @@ import pytest
 
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
+from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.scenarios import running
+from polonaise_proving.scenarios.arguments import STATUSES, Status
+from polonaise_proving.scenarios.running import Figures
+from polonaise_proving.stages.scratch import PREFIX, scratch
+from polonaise_proving.stages.watchdog import RUN
 from rigs.lacking import lacking
 from rigs.localcluster import processes_in
 from rigs.programs import run_python
@@ -66,6 +74,163 @@ def test_a_directory_that_is_there_already_is_not_taken(
         main_of(campaign, monkeypatch, "--keep", str(tmp_path))()
     assert ended.value.code == 2
     assert f"{tmp_path} is there already: name a new directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("campaign", [KILL, SOAK, DELIVERY, PIPELINE])
+def test_a_directory_that_can_t_be_made_is_refused_before_anything_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, campaign: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main_of(campaign, monkeypatch, "--keep", str(tmp_path / "file" / "x"))()
+    assert ended.value.code == 2
+    assert "argument --keep: " in (said := capsys.readouterr().err)
+    assert "Not a directory: name a new directory on a disk with room, where you may write" in said
+
+
+def test_a_directory_that_can_be_made_and_not_written_is_refused_and_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SystemExit) as ended:
+        main_of(KILL, monkeypatch, "--keep", str(tmp_path / "kept"))()
+    assert ended.value.code == 2
+    assert "No space left on device: name a new directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("campaign", [KILL, SOAK, DELIVERY, PIPELINE])
+def test_the_help_says_how_it_is_run_and_what_its_exit_statuses_mean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], campaign: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main_of(campaign, monkeypatch, "--help")()
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"usage: python -m {campaign} [-h] [--seed SEED]" in said
+    assert " SEED=1" in said.partition("By make: make ")[2]
+    assert STATUSES in said
+    assert "{," not in said, "no choice is empty"
+
+
+def test_a_seed_that_is_no_number_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main_of(KILL, monkeypatch, "--seed", "x")()
+    assert ended.value.code == 2
+    assert "--seed: 'x' is not a whole number" in capsys.readouterr().err
+
+
+def test_a_soak_that_is_too_short_to_judge_any_process_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main_of(SOAK, monkeypatch, "--minutes", "0.5")()
+    assert ended.value.code == 2
+    assert "--minutes: '0.5' is too short to judge any process: write 0.8 or more" in capsys.readouterr().err
+
+
+class Found:
+    """What a campaign found, whatever it did."""
+
+    def __init__(self, *wrong: str) -> None:
+        self.wrong = wrong
+
+    def figures(self) -> list[Figures]:
+        return []
+
+
+MUTATION = "acknowledge-before-sync"
+
+
+def carried_out(campaign: Any, *arguments: str, planted: str = "") -> int:
+    options = running.options("kill", "make kill-test", "").parse_args(arguments)
+    return running.carry_out(options, 1, "kills", campaign, planted)
+
+
+def campaign_of(source: str, *wrong: str) -> Any:
+    """A campaign that has one process run this, and then says what is wrong."""
+
+    def run(*_: Any) -> Found:
+        assert run_python("-c", source).returncode == 0
+        return Found(*wrong)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong", "status", "said"),
+    [
+        ("import polonaise.log.tail", ["P1"], Status.WRONG, "wrong: P1"),
+        ("import polonaise.log.tail", [], Status.NOT_FOUND, f"not found: {MUTATION}"),
+        ("import polonaise", [], Status.UNTRIED, f"no process has loaded polonaise.log.tail, which {MUTATION} changes"),
+        ("import polonaise", ["P1"], Status.WRONG, f"no process has loaded polonaise.log.tail, which {MUTATION}"),
+    ],
+    ids=["found", "not found", "never loaded", "never loaded, and something else is wrong"],
+)
+def test_what_comes_of_a_mutation_is_said_and_has_its_exit_status(
+    capsys: pytest.CaptureFixture[str], source: str, wrong: list[str], status: int, said: str
+) -> None:
+    assert carried_out(campaign_of(source, *wrong), "--mutation", MUTATION) == status
+    assert said in capsys.readouterr().out
+
+
+def test_what_was_found_without_a_mutation_has_its_exit_status() -> None:
+    def give_up(*_: Any) -> Found:
+        raise GaveUp("nothing answers")
+
+    def lack(*_: Any) -> Found:
+        raise JavaMissing("no Java")
+
+    def interrupt(*_: Any) -> Found:
+        signal.raise_signal(signal.SIGTERM)
+        return Found("not interrupted")
+
+    assert carried_out(lambda *_: Found()) == Status.HELD == 0
+    assert carried_out(lambda *_: Found("P1")) == Status.WRONG == 1
+    assert carried_out(give_up) == Status.WRONG
+    assert carried_out(lack) == Status.UNTRIED == 2
+    assert carried_out(lambda *_: Found(), planted="a leak") == Status.NOT_FOUND == 3
+    assert carried_out(lambda *_: Found("grown"), planted="a leak") == Status.WRONG
+    assert carried_out(interrupt) == Status.INTERRUPTED == 130
+
+
+def test_ctrl_c_again_does_not_break_off_the_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    remove = shutil.rmtree
+
+    def interrupted(path: Path, **how: Any) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+        remove(path, **how)
+
+    def interrupt(*_: Any) -> Found:
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        signal.raise_signal(signal.SIGINT)
+        return Found()
+
+    before = signal.getsignal(signal.SIGINT)
+    assert carried_out(interrupt) == Status.INTERRUPTED
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_later_campaign_removes_what_dead_ones_have_left_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, foreign = tmp_path / f"{PREFIX}dead", tmp_path / f"{PREFIX}foreign"
+    for each in (dead / "log", foreign):
+        each.mkdir(parents=True)
+    (dead / "lock").touch()
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, RUN: dead.name}) as left, scratch() as lives:
+        assert left.wait() == -signal.SIGKILL
+        with scratch() as other:
+            assert sorted(tmp_path.iterdir()) == sorted([foreign, lives, other])
+    assert list(tmp_path.iterdir()) == [foreign], "which has no lock: no campaign has made it"
 
 
 def test_a_mutation_that_there_is_not_is_refused_with_those_of_a_like_name(

@@ -16,14 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from polonaise.errors import BadOption, DiskFull
+from polonaise_proving.commands.smoke import smoke
 from polonaise_proving.faults import hostfaults as injection
 from polonaise_proving.judges.histories import BrokenPromise
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.faultkinds import Fault, FaultKind
 from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.record.journal import Follower, Journal, lines_in
+from polonaise_proving.scenarios.arguments import Status
 from polonaise_proving.scenarios.smoke import report as report_module
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
@@ -147,6 +151,30 @@ def test_a_report_tells_what_is_broken(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "report.json").read_text())
     assert told["violations"] == [{"promise": "P6", "text": "partition 1: a is in the log 2 times"}]
     assert told["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("loads", "broken", "status", "said"),
+    [
+        (3, [BrokenPromise("P6", "twice")], Status.WRONG, "BROKEN P6: twice"),
+        (3, [], Status.NOT_FOUND, "not found: quorum-of-one"),
+        (0, [], Status.UNTRIED, "no process has loaded polonaise.server.protocol.recovery"),
+    ],
+    ids=["found", "not found", "never loaded"],
+)
+def test_a_run_with_a_mutation_passes_never_and_says_what_came_of_it(
+    monkeypatch: pytest.MonkeyPatch, loads: int, broken: list[BrokenPromise], status: int, said: str
+) -> None:
+    told = report()
+    told.mutation, told.mutation_loads, told.violations = "quorum-of-one", loads, broken
+    assert not told.passed
+    assert said in told.text()
+    monkeypatch.setattr(SmokeRun, "run", lambda _: told)
+    application = typer.Typer()
+    application.command()(smoke)
+    ended = CliRunner().invoke(application, ["--mutation", "quorum-of-one"])
+    assert ended.exit_code == status
+    assert said in ended.output
 
 
 def test_a_run_that_ended_early_has_not_passed() -> None:

@@ -60,8 +60,9 @@ def smoke(
     is in the directory: report.json and report.txt.
 
     An interrupted run is resumed by the same command. Exit status 1 if a promise was broken, or the run did not come to
-    its end; 130 if it was interrupted.
+    its end; 130 if it was interrupted; with a mutation 2 if no process has loaded it, and 3 if it was not found.
     """
+    from polonaise_proving.scenarios.arguments import Status
     from polonaise_proving.scenarios.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
 
     if hosts not in (None, LOOPBACK, NAMESPACES):
@@ -76,6 +77,8 @@ def smoke(
     if report is None:
         raise typer.Exit(ExitStatus.INTERRUPTED)
     say_now(json.dumps({"event": "report", **report.document()}) if as_json else report.text())
+    if report.mutation and report.held:
+        raise typer.Exit(Status.NOT_FOUND if report.mutation_loads else Status.UNTRIED)
     if not report.passed:
         raise typer.Exit(ExitStatus.FAILED)
 

@@ -270,10 +270,10 @@ def _count(entries: Entries) -> int:
 
 
 def main() -> int:
-    parser = running.options("make torture-delivery", __doc__)
+    parser = running.options("delivery", "make torture-delivery MINUTES=10 SEED=1 DATABASE=sqlite", __doc__)
     parser.add_argument("--minutes", type=above_zero, default=10.0)
     parser.add_argument("--database", choices=KINDS, default="sqlite", help="in which targets keep what they apply")
-    options = parser.parse_args()
+    options = running.parsed(parser)
 
     def campaign(directory: Path, progress: running.Progressed) -> DeliveryTortureReport:
         with DeliveryTorture(directory, options.seed, ("link", "grpc"), database=options.database) as begun:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import polonaise
-from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.coordination.zookeeper import SESSION_S
 from polonaise.node.local import LocalCluster
 from polonaise_proving.judges.histories import LOG_CHECKS, violations
@@ -280,14 +279,14 @@ def _first_commit_s(processes: list[ClientPart], after_s: float) -> float | None
 
 
 def main() -> int:
-    parser = running.options("make kill-test", __doc__)
+    parser = running.options("kill", "make kill-test KILLS=200 SEED=1, both without and with --cluster", __doc__)
     parser.add_argument("--kills", type=at_least_one, default=200)
     parser.add_argument(
         "--cluster",
         action="store_true",
         help="kill the nodes of a cluster with ZooKeeper, too, in place of an embedded log",
     )
-    options = parser.parse_args()
+    options = running.parsed(parser)
 
     def campaign(directory: Path, progress: running.Progressed) -> KillReport:
         with _cluster_in(directory) if options.cluster else nullcontext() as cluster:
@@ -305,6 +304,9 @@ def main() -> int:
 
 
 def _cluster_in(directory: Path) -> LocalCluster:
+    # Loaded late: it takes as long as all the rest, which Ctrl-C would break off with a traceback.
+    from polonaise.admin.localplan import LocalPlan, Wanted
+
     plan = LocalPlan.new(Wanted(servers=2))
     home = directory / "cluster"
     home.mkdir()

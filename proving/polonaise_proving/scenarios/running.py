@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import signal
-import tempfile
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,14 @@ from rich.table import Table
 
 import polonaise
 import polonaise_proving
-from polonaise_proving.mutations.children import put_into_children
-from polonaise_proving.mutations.known import LISTS_MUTATIONS, find
+from polonaise.errors import ExtraMissing, JavaMissing
+from polonaise_proving.mutations.children import loads_in, put_into_children
+from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS, find
 from polonaise_proving.mutations.mutation import MutationDoesNotApply
 from polonaise_proving.record.failures import GaveUp
+from polonaise_proving.scenarios.arguments import STATUSES, Status, whole_number
 from polonaise_proving.stages.processes import end_as_by_control_c
+from polonaise_proving.stages.scratch import scratch
 from polonaise_proving.stages.watchdog import watched
 
 SOURCES: Final = os.pathsep.join(
@@ -34,25 +37,28 @@ SOURCES: Final = os.pathsep.join(
 )
 """The PYTHONPATH of processes: they run the code that this process runs, wherever that is installed."""
 
-INTERRUPTED: Final = 130
-"""The exit status of a campaign that Ctrl-C or SIGTERM has ended."""
+PACKAGE: Final = "polonaise_proving.scenarios"
 HANGS_S: Final = 1_800.0
 """Seconds without progress after which a campaign hangs: longer than all the time limits within one of its steps."""
 _AGAIN_S: Final = 300.0
 """Seconds after which a campaign that hangs is ended again, in case something has kept that to itself."""
 
 
-def options(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the command-line options that every campaign takes."""
-    parser = argparse.ArgumentParser(prog=program, description=description)
-    parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
+def options(module: str, make: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the command-line options that every campaign takes.
+
+    `module` is the campaign's, and `make` how `make` runs it, with what it takes.
+    """
+    epilog = f"By make: {make}. {STATUSES}"
+    parser = argparse.ArgumentParser(prog=f"python -m {PACKAGE}.{module}", description=description, epilog=epilog)
+    parser.add_argument("--seed", type=whole_number, default=1, help="of the moments and the victims")
     parser.add_argument(
         "--mutation",
         default="",
         type=_mutation,
         metavar="NAME",
-        help=f"a mutation that all processes of the campaign run with, and that it has to find: {LISTS_MUTATIONS} "
-        "names them",
+        help=f"a mutation that all processes of the campaign run with, and that it has to find (exit status "
+        f"{Status.WRONG:d}): {LISTS_MUTATIONS} names them",
     )
     parser.add_argument(
         "--keep", type=_new_directory, help="a new directory that keeps the log, the journals and what was logged"
@@ -71,22 +77,65 @@ def _mutation(name: str) -> str:
 
 
 def _new_directory(text: str) -> Path:
-    """Return the path of a directory that can be made. Raises `ArgumentTypeError` if something is there already."""
-    path = Path(text)
-    if path.exists():
+    """Return the path of a directory that is not there. Raises `ArgumentTypeError` if something is."""
+    if os.path.lexists(text):
         raise argparse.ArgumentTypeError(f"{text} is there already: name a new directory")
-    return path
+    return Path(text)
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return what the command line says, and make the directory that it names; anything wrong ends this process."""
+    given = parser.parse_args()
+    if given.keep is not None:
+        try:
+            given.keep.mkdir(parents=True)
+            try:
+                (given.keep / "probe").write_text("can be written\n")
+                (given.keep / "probe").unlink()
+            except OSError:
+                given.keep.rmdir()
+                raise
+        except OSError as error:
+            parser.error(
+                f"argument --keep: {given.keep} can't be made and written: {error.strerror}: name a new directory on a "
+                "disk with room, where you may write"
+            )
+    return given
 
 
 @contextlib.contextmanager
 def directory(keep: Path | None) -> Iterator[Path]:
-    """Make the campaign's directory: the given one, which is kept, or, if None, one that is removed at the end."""
+    """Give the campaign's directory: the given one, which is kept, or, if None, one that is removed at the end."""
     if keep is not None:
-        keep.mkdir(parents=True)
         yield keep.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="polonaise-campaign-") as scratch:
-        yield Path(scratch)
+    with scratch() as made:
+        yield made
+
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP end the block, and do afterwards what they did before."""
+    handlers = {each: signal.getsignal(each) for each in _ENDING}
+    end_as_by_control_c()
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _nothing_breaks_off_what_follows() -> Iterator[None]:
+    """Ignore Ctrl-C and its like after the block: who presses it again is not to be left with half of a clean-up."""
+    try:
+        yield
+    finally:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -112,6 +161,14 @@ def ended_if_hanging() -> Iterator[Callable[[], None]]:
         yield progressed
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def never_loaded(mutation: str) -> str:
+    """Return what to tell of a mutation that no process has loaded."""
+    return (
+        f"no process has loaded {MUTATIONS[mutation].module}, which {mutation} changes: this run says nothing of it, "
+        "so name a mutation of code that it runs"
+    )
 
 
 class CampaignReport(Protocol):
@@ -148,27 +205,40 @@ Progressed = Callable[[float], None]
 """Called with how much of a campaign is done."""
 
 
+@_ended_by_signals()
 def carry_out(
     options: argparse.Namespace,
     total: float,
     unit: str,
     campaign: Callable[[Path, Progressed], CampaignReport],
+    planted: str = "",
 ) -> int:
     """Run a campaign under a bar that ends at `total`, and print what it did and the first mistakes.
 
-    No process of it outlives it. Returns the exit status: 1 if a mistake was found, or the campaign gave up;
-    `INTERRUPTED`, once all is cleared up, after Ctrl-C or SIGTERM, with how many of `unit` were done; else 0.
+    No process of it outlives it. Returns a `Status`: `INTERRUPTED` after Ctrl-C or SIGTERM, once all is cleared up, and
+    how many of `unit` were done is told. `planted` says what else than a mutation has to be found.
     """
     console = Console()
-    end_as_by_control_c()
-    reached = 0.0
+    reached, loads = 0.0, 0
+
+    def verdict(status: Status) -> Status:
+        """Return the status of a campaign that ran, after saying what it does not show of what was planted."""
+        if options.mutation and not loads:
+            console.print(f"[red]nothing was tried:[/] {never_loaded(options.mutation)}", soft_wrap=True)
+            return status or Status.UNTRIED
+        if (planted or options.mutation) and not status:
+            console.print(f"[red]not found:[/] {planted or options.mutation}", soft_wrap=True)
+            return Status.NOT_FOUND
+        return status
+
     try:
         with (
             ended_if_hanging() as goes_on,
             directory(options.keep) as where,
-            watched(),
-            put_into_children(options.mutation),
+            watched(where.name if options.keep is None else ""),
+            put_into_children(options.mutation, where / "mutated"),
             Progress(console=console) as progress,
+            _nothing_breaks_off_what_follows(),
         ):
             bar = progress.add_task("campaign", total=total)
 
@@ -178,15 +248,21 @@ def carry_out(
                 reached = done
                 progress.update(bar, completed=done)
 
-            report = campaign(where, progressed)
+            try:
+                report = campaign(where, progressed)
+            finally:
+                loads = loads_in(where / "mutated")
+    except (ExtraMissing, JavaMissing) as error:
+        sys.stderr.write(f"nothing could be tried: {error}\n")
+        return Status.UNTRIED
     except GaveUp as error:
         console.print(f"[red]gave up after {reached:.0f} of {total:.0f} {unit}:[/] {error}", soft_wrap=True)
-        return 1
+        return verdict(Status.WRONG)
     except KeyboardInterrupt:
         console.print(f"[red]interrupted after {reached:.0f} of {total:.0f} {unit}:[/] no verdict", soft_wrap=True)
-        return INTERRUPTED
+        return Status.INTERRUPTED
     for each in report.figures():
         console.print(each.table())
     for mistake in report.wrong[:20]:
         console.print(f"[red]wrong:[/] {mistake}", soft_wrap=True)
-    return int(bool(report.wrong))
+    return verdict(Status.WRONG if report.wrong else Status.HELD)

@@ -7,6 +7,7 @@ and `judges.histories` compares what clients were told with what is in the log.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -26,7 +27,7 @@ from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import make_cluster
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
-from polonaise_proving.judges.flatness import Course, Stretch, courses
+from polonaise_proving.judges.flatness import SAMPLES_MIN, Course, Stretch, courses
 from polonaise_proving.judges.histories import TOLD_CHECKS, violations
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.history import Fates, Line, LineKind, PartitionHistory
@@ -43,6 +44,11 @@ EVERY_S: Final = 0.5
 """Seconds between two samples of a process."""
 SEGMENTS_CACHED: Final = 40
 """The number of segments that the campaign fills first: more than a storage node keeps open."""
+_WARM_UP_SHARE: Final = 0.15
+_CLIENT_SHARE: Final = 0.4
+"""How much of a short soak is its warm-up, and the first life of the client that lives for the shortest time."""
+MINUTES_MIN: Final = SAMPLES_MIN * EVERY_S / (_CLIENT_SHARE - _WARM_UP_SHARE) / 60
+"""The length of a soak in which that client can just be judged."""
 ROLES: Final = ("storage 0", "storage 1", "storage 2", f"server of 1 of {PARTITIONS}", "client a", "client b")
 """The processes, each of which must be judged in at least one of its lives.
 
@@ -211,9 +217,9 @@ class SoakCampaign:
         self.report = SoakReport(minutes)
         short = self._seconds < 600
         self._server_every_s = self._seconds / 2 if short else 240.0
-        self._client_every_s = self._seconds / 2.5 if short else 150.0
+        self._client_every_s = self._seconds * _CLIENT_SHARE if short else 150.0
         self._storage_every_s = 10.0 if short else 20.0
-        self._warm_up_s = 0.15 * self._seconds if short else 60.0
+        self._warm_up_s = _WARM_UP_SHARE * self._seconds if short else 60.0
 
     def __enter__(self) -> SoakCampaign:
         self._host = RealHost()
@@ -388,17 +394,26 @@ class SoakCampaign:
 
 
 def main() -> int:
-    parser = running.options("make soak", __doc__)
-    parser.add_argument("--minutes", type=above_zero, default=20)
-    parser.add_argument("--leak", default="", choices=["", *LEAKS], help="what clients lose on purpose: must be found")
-    options = parser.parse_args()
+    parser = running.options("soak", "make soak MINUTES=20 SEED=1", __doc__)
+    parser.add_argument("--minutes", type=_minutes, default=20, help=f"{MINUTES_MIN:g} or more")
+    parser.add_argument("--leak", default="", choices=LEAKS, help="what clients lose on purpose: must be found")
+    options = running.parsed(parser)
 
     def campaign(directory: Path, progress: running.Progressed) -> SoakReport:
         with SoakCampaign(directory, options.minutes, options.seed, options.leak) as begun:
             asyncio.run(begun.run(progress))
         return begun.report
 
-    return running.carry_out(options, 60 * options.minutes, "seconds", campaign)
+    planted = f"the leak of {options.leak}" if options.leak else ""
+    return running.carry_out(options, 60 * options.minutes, "seconds", campaign, planted)
+
+
+def _minutes(text: str) -> float:
+    """Return how long a soak is to last. Raises `ArgumentTypeError` if no process could be judged in that time."""
+    minutes = above_zero(text)
+    if minutes < MINUTES_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r} is too short to judge any process: write {MINUTES_MIN:g} or more")
+    return minutes
 
 
 def _cell(course: Course | None) -> str:

@@ -181,18 +181,21 @@ def _is_worker(pid: int) -> bool:
 
 
 def main() -> int:
-    parser = running.options("make torture-pipeline", __doc__)
+    parser = running.options("pipeline.campaign", "make torture-pipeline ROUNDS=20 SEED=1 DATABASE=sqlite", __doc__)
     parser.add_argument(
         "--rounds", type=at_least_one, default=20, help="in all; those of an earlier run in DIRECTORY count"
     )
-    parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
+    parser.add_argument("--servers", type=at_least_one, default=2, help="that share the partitions")
     parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
     parser.add_argument("--database", choices=KINDS, default="sqlite", help="of copies into tables")
-    options = parser.parse_args()
+    options = running.parsed(parser)
     database = "" if options.database == "sqlite" else options.database
     kept = options.directory / database / options.mutation / "report.json"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    report = PipelineTortureReport.kept(kept) if kept.exists() else PipelineTortureReport(options.seed)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        report = PipelineTortureReport.kept(kept) if kept.exists() else PipelineTortureReport(options.seed)
+    except (OSError, ValueError) as error:
+        parser.error(f"argument --directory: {error}")
 
     def campaign(directory: Path, progress: running.Progressed) -> PipelineTortureReport:
         with Drivers(directory) as drivers:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Self
 from polonaise.errors import BadOption
 from polonaise_proving.judges.histories import HELD, BrokenPromise
 from polonaise_proving.record.keptreport import KeptReport
+from polonaise_proving.scenarios.running import never_loaded
 from polonaise_proving.stages.hosts.town import Ports
 
 STATUS: Final = "status"
@@ -47,6 +48,8 @@ class SmokeReport(KeptReport):
     """Seconds of work; what a kill cut short is not counted."""
     mutation: str = ""
     """The mutation that its processes have; empty for none."""
+    mutation_loads: int = 0
+    """How many of its processes have loaded the module that the mutation changes."""
     interruptions: int = 0
     schedule: str = ""
     """The digest of the schedule: equal for equal seeds, lengths and kinds of faults."""
@@ -74,6 +77,11 @@ class SmokeReport(KeptReport):
 
     @property
     def passed(self) -> bool:
+        """Whether the run came to its end, and every promise was kept, without a mutation that it had to find."""
+        return self.held and not self.mutation
+
+    @property
+    def held(self) -> bool:
         """Whether the run came to its end, and every promise was kept."""
         return self.finished and not self.violations and not self.failure
 
@@ -109,7 +117,7 @@ class SmokeReport(KeptReport):
     def text(self) -> str:
         """Return the report as text."""
         rows = [
-            ("verdict", "passed" if self.passed else "FAILED"),
+            ("verdict", "passed" if self.passed else "NOT FOUND" if self.held and self.mutation_loads else "FAILED"),
             ("command", self.command),
             ("commit", self.commit),
             ("hosts", self.hosts),
@@ -127,7 +135,11 @@ class SmokeReport(KeptReport):
         lines = [f"{name:<11} {value}" for name, value in rows]
         if self.failure:
             lines.append(f"it ended early: {self.failure}")
-        elif not self.violations:
+        if self.mutation and self.finished and not self.mutation_loads:
+            lines.append(f"nothing was tried: {never_loaded(self.mutation)}")
+        elif self.mutation and self.held:
+            lines.append(f"not found: {self.mutation}")
+        if self.held:
             lines.append(f"held: {', '.join([*HELD, *JUDGED])}")
         lines += [f"BROKEN {each.promise}: {each.text}" for each in self.violations]
         return "\n".join(lines)

@@ -24,7 +24,7 @@ from polonaise_proving.faults.dealing import TOLD_HOLD_S, FaultStep, digest_of, 
 from polonaise_proving.faults.hostfaults import befalls, begin, end
 from polonaise_proving.judges.histories import BrokenPromise, violations
 from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
-from polonaise_proving.mutations.children import put_into_children
+from polonaise_proving.mutations.children import loads_in, put_into_children
 from polonaise_proving.mutations.known import LISTS_MUTATIONS, MUTATIONS
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.record.faultkinds import KINDS, Fault, FaultKind, NodeGroup, Way, nodes_of
@@ -118,6 +118,10 @@ class SmokeRun:
         self._notes: Notes
         self._goes_on: Callable[[], None] = lambda: None
 
+    @property
+    def _notes_of_mutation(self) -> Path:
+        return self._directory / "mutated"
+
     def stop_soon(self) -> None:
         """End the run soon; it can be resumed. May be called by a signal handler."""
         self._stopped.set()
@@ -146,7 +150,7 @@ class SmokeRun:
                 with (
                     ended_if_hanging() as self._goes_on,
                     watched(str(self._notes.path)),
-                    put_into_children(self._options.mutation),
+                    put_into_children(self._options.mutation, self._notes_of_mutation),
                 ):
                     return self._on_hosts(resumed)
             finally:
@@ -248,6 +252,7 @@ class SmokeRun:
             # Any other trouble is the machine's, such as a full disk: the run goes on once that is mended.
             report.finished = isinstance(error, GaveUp)
         report.archive_runs = self._town.archiver.runs
+        report.mutation_loads = loads_in(self._notes_of_mutation)
         try:
             (self._directory / "report.txt").write_text(report.text() + "\n")
             self._keep()  # last: a run without its report is not finished, and can be resumed
