@@ -218,6 +218,24 @@ def test_ctrl_c_again_does_not_break_off_the_clean_up(tmp_path: Path, monkeypatc
     assert signal.getsignal(signal.SIGINT) is before
 
 
+_INTERRUPTED_IMPORT = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "polonaise_proving.scenarios.running":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+def test_ctrl_c_while_a_campaign_is_loaded_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTED_IMPORT)
+    done = run_python("-m", KILL, environment={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_later_campaign_removes_what_dead_ones_have_left_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
