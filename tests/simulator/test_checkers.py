@@ -11,7 +11,7 @@ import pytest
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import LockMode, OwnKind
-from polonaise_proving.judges import checkers, partitions
+from polonaise_proving.judges import checkers, moments, partitions
 from polonaise_proving.judges.checkers import CHECKERS, check, check_replicas
 from polonaise_proving.judges.partitions import JUDGES_OF_PARTITIONS
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
@@ -265,6 +265,17 @@ def test_whatever_clients_were_told_of_a_partition_is_forgotten_with_a_reset_of_
     history.note(Counted(1, 2))
     history.head_reset(0, 3, 3, [], ())
     assert history.noted(Counted) == [Counted(1, 2)]
+
+
+def test_an_append_of_which_nothing_was_noted_by_the_end_is_found() -> None:
+    """What a step forgets to note would never be judged."""
+    history = History(1)
+    forgotten, kept = (history.invoke("a", 0, Kind.PLAIN, [b""], 0) for _ in range(2))
+    assert [str(each) for each in moments.fates_told(history.tries, [kept])] == [
+        f"P6 fate: expected the fate of {forgotten} to be told, as all is settled; seen: nothing was noted"
+    ]
+    history.unknown(forgotten, "its application died")
+    assert list(moments.fates_told(history.tries, [kept])) == []
 
 
 def test_every_judge_has_a_wrong_that_it_finds() -> None:

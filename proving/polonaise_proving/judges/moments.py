@@ -50,6 +50,16 @@ def needed_copies(
         yield Violation("P1 durability", expected, seen)
 
 
+def fates_told(tries: Sequence[Try], kept: Collection[Try]) -> Iterator[Violation]:
+    """P6: once all is settled, whoever appended and lives was told the fate; but for what it has `kept` to try again.
+
+    A step that notes no outcome is found by this, too: nothing that it appended would ever be judged.
+    """
+    for attempt in tries:
+        if attempt.fate is Fate.PENDING and attempt not in kept:
+            yield Violation("P6 fate", f"the fate of {attempt} to be told, as all is settled", "nothing was noted")
+
+
 def copies_hold(
     partition: PartitionId, last: TransactionId, copies: int, holding: Collection[str]
 ) -> Iterator[Violation]:

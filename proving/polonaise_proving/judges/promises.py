@@ -57,6 +57,7 @@ JUDGES: Final[dict[str, tuple[Callable[..., Any], ...]]] = {
         checkers.reasons,
         checkers.producers,
         ClientsJudge,
+        moments.fates_told,
         moments.ahead_appends_nothing,
         histories.one_answer,
     ),

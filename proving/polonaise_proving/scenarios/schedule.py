@@ -30,7 +30,7 @@ from polonaise_proving.faults.nemesis import Nemesis, action_names
 from polonaise_proving.faults.operators import MemberChanges, RequirementChanges, StorageMoves
 from polonaise_proving.judges.checkers import CommitTimes, check, check_replicas
 from polonaise_proving.judges.clients import AssignmentCheck, ClientsJudge
-from polonaise_proving.judges.moments import OwnershipCheck, all_closed, copies_hold, quorum_holds
+from polonaise_proving.judges.moments import OwnershipCheck, all_closed, copies_hold, fates_told, quorum_holds
 from polonaise_proving.record.diskaudit import FinalLog
 from polonaise_proving.record.failures import ScheduleFailed, Violation
 from polonaise_proving.scenarios.delivering import Delivering
@@ -501,6 +501,10 @@ class Schedule:
             if self._commit_times is not None:
                 violations.extend(self._commit_times.check(log))
         violations.extend(check(logs, self.history))
+        kept = [
+            each for application in self.applications.values() for each in application.producing if each is not None
+        ]
+        violations.extend(fates_told(self.history.tries, kept))
         if violations:
             first, count_more = violations[0], len(violations) - 1
             more = f" ({count_more} more)" if count_more else ""
