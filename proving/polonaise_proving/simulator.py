@@ -101,7 +101,9 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=at_least_one, help=f"worker processes (default: {_JOBS})")
     parser.add_argument("--first", action="store_true", default=None, help="stop at the first failing seed")
-    parser.add_argument("--trace", type=whole, metavar="SEED", help="run this seed alone and print all that happened")
+    parser.add_argument(
+        "--trace", type=whole, metavar="SEED", help="run this seed alone and print all that happened and was told"
+    )
     parser.add_argument("--list-mutations", action="store_true", help="name the mutations")
     return parser
 
