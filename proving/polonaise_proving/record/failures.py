@@ -25,6 +25,10 @@ def raise_first(violations: Iterable[Violation]) -> None:
         raise violation
 
 
+class ProvingMistake(ScheduleFailed):
+    """The proving ground itself did not do what it has to, so that the run shows nothing of production."""
+
+
 class GaveUp(PolonaiseError):
     """What real processes were to do did not happen in time, or one ended otherwise than it should have; says which."""
 

@@ -338,6 +338,7 @@ class Schedule:
         # From here on only what this seed's network and disks do by chance goes wrong, which the time limits allow for:
         # what does not come within its time never comes.
         await self.nemesis.heal()
+        self._observer.all_healed()
         for operator in self._operators:
             operator.resting = True
         if self._delivering is not None:
@@ -590,7 +591,7 @@ class Schedule:
             application.doing[0] = f"waits for {application.following} receipts"
             await asyncio.sleep(0.1)
         application.doing.clear()
-        application.finished = True
+        application.finish()
 
     async def _worker(self, session: ClientLife, worker: int, numbers: count[int], steps_max: int) -> None:
         application = session.application

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -376,6 +376,18 @@ class Cluster:
         self.named_nodes = False
         """Whether storage nodes are told their names, and so take none from the first server that reaches them."""
         self._keepers: list[asyncio.Task[None]] = []
+        world.tellers.append(self._in_force)
+
+    def _in_force(self) -> Iterator[str]:
+        for node in self.nodes:
+            if node.held_down:
+                yield f"{node.name} is held down"
+            if node.name in self.cut_off:
+                yield f"{node.name} is cut off from the coordinator"
+            elif node.away_since is not None:
+                yield f"{node.name} counts as away at the coordinator"
+        if self.service.configuration != self.knobs.coordinator:
+            yield "the coordinator is in trouble"
 
     @property
     def nodes(self) -> list[Node]:

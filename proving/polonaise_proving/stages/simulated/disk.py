@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import lru_cache
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
@@ -20,6 +21,7 @@ class SimulatedDisk:
         self.capacity_bytes: int | None = None
         """The bytes that all files together may have; None for no limit."""
         self.trace = environment.trace
+        self._name = f"the disk of {name}"
         self.subject = environment.trace.subject(f"disk of {name}")
         self.random = source
         self.locks: dict[FileImage, Process] = {}
@@ -35,6 +37,16 @@ class SimulatedDisk:
         # By kind of call: how many of the next ones fail; -1 for all until it is set to 0.
         self._failures = {"sync": 0, "append": 0, "read": 0, "write": 0}
         self._extra_s = 0.0
+        environment.tellers.append(self._in_force)
+
+    def _in_force(self) -> Iterator[str]:
+        for kind, due in self._failures.items():
+            if due:
+                yield f"{self._name} is to fail the next {kind}" if due > 0 else f"{self._name} fails every {kind}"
+        if self.capacity_bytes is not None:
+            yield f"{self._name} has no room for more than {self.capacity_bytes} bytes"
+        if self._extra_s:
+            yield f"{self._name} takes {self._extra_s:g} s longer"
 
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 

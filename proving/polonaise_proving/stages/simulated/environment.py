@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import polonaise_proving
 from polonaise_proving.record.failures import ScheduleFailed
 from polonaise_proving.record.faultcounts import FaultCounts
 from polonaise_proving.record.trace import Trace
 from polonaise_proving.stages.simulated.loop import Life, VirtualLoop, VirtualTask
+
+_STAGED: Final = tuple(
+    Path(polonaise_proving.__file__).with_name(folder) for folder in ("scenarios", "work", "faults", "judges")
+)
+"""Where is what a schedule does, and not what carries it out or writes it down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,12 @@ class Environment:
         self.faults = FaultCounts()
         self.trace = Trace(self.loop.time, record=self.configuration.record)
         self.failure: ProcessFailed | None = None
+        self.tellers: list[Callable[[], Iterable[str]]] = []
+        """What tells, in words, which faults are in force: each part of a stage that can be harmed adds its own."""
+
+    def faults_in_force(self) -> list[str]:
+        """Return the faults that somebody began and has not ended, in words. Damage that is done is none of them."""
+        return [fault for teller in self.tellers for fault in teller()]
 
     @property
     def now(self) -> float:
@@ -154,6 +166,18 @@ class Environment:
 
 
 def _place(error: BaseException) -> str:
-    """Return where an error was raised, as an addition to its text; nothing if it was not raised."""
+    """Return where an error was raised, as an addition to its text; nothing if it was not raised.
+
+    Behind the function that raised it are those of the schedule through which that was called, outermost first.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    if not frames:
+        return ""
+    *outer, last = frames
+    callers = [
+        f"{Path(frame.filename).stem}.{frame.name}:{frame.lineno}"
+        for frame in outer
+        if any(Path(frame.filename).is_relative_to(folder) for folder in _STAGED)
+    ]
+    called = f"; called through {', '.join(callers)}" if callers else ""
+    return f" ({Path(last.filename).name}:{last.lineno}, in {last.name}{called})"

@@ -426,6 +426,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if life is not None:
                 life.held_back.clear()
 
+    def unburied(self) -> list[Life]:
+        """Return the dead processes whose coroutines were not closed yet."""
+        return [task.life for task in self._unfinished(0) if task.life is not None and task.life.dead]
+
     def _unfinished(self, birth: int) -> list[VirtualTask]:
         """Return all tasks that are not done and were born after `birth`, eldest first."""
         tasks = [cast(VirtualTask, task) for task in asyncio.all_tasks(self)]

@@ -8,7 +8,7 @@ before. The two ends of a connection, and the bytes between them, are in `transp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
@@ -169,6 +169,16 @@ class SimulatedNetwork:
         self._links: dict[tuple[str, str], Link] = {}
         self._subject = environment.trace.subject("network")
         self._ports: dict[str, int] = {}
+        environment.tellers.append(self._in_force)
+
+    def _in_force(self) -> Iterator[str]:
+        for link in self._links.values():
+            if link.blocked is not None:
+                yield f"{link.name} is cut"
+            if link.black_hole is not None:
+                yield f"{link.name} lets nothing of more than {link.black_hole.bytes_max} bytes pass"
+            if link.extra_s:
+                yield f"{link.name} takes {link.extra_s:g} s longer"
 
     # -------------------------------------------------------------- for scenarios
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -40,6 +40,14 @@ class SimulatedStore:
         """Whether an empty directory is in the store's place, as where a file system is not mounted."""
         self._unmounted_objects: dict[str, bytes] = {}
         """The objects that were put while the store was unmounted."""
+        environment.tellers.append(self._in_force)
+
+    def _in_force(self) -> Iterator[str]:
+        if self.away:
+            yield f"{self} answers nobody"
+        if self.unmounted:
+            yield f"{self} is unmounted"
+        yield from (f"{path} in {self} is damaged" for path in self.damaged)
 
     def __str__(self) -> str:
         return "the store"

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from polonaise.terms import PartitionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica
-from polonaise_proving.record.failures import Violation
+from polonaise_proving.record.failures import ProvingMistake, Violation
 from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 
@@ -47,6 +47,11 @@ class Observer:
         self.history = history
         self.applications = applications
         self._partitions = range(cluster.knobs.partitions)
+
+    def all_healed(self) -> None:
+        """Raise `ProvingMistake` if a fault is in force when all are to be over: else production would be accused."""
+        if in_force := self.cluster.world.faults_in_force():
+            raise ProvingMistake(f"every fault was to end, and these are still in force: {', '.join(in_force)}")
 
     # ------------------------------------------------------------------ waiting
 
@@ -186,7 +191,10 @@ class Observer:
     # ------------------------------------------------------------------ for reports
 
     def described(self) -> str:
-        """Describe what applications do, what owners wait for, and the value of each partition at the coordinator."""
+        """Describe what applications do, what owners wait for, and the value of each partition at the coordinator.
+
+        And the faults that a trial has in force on purpose.
+        """
         lines = [
             f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
             for name, a in self.applications.items()
@@ -199,4 +207,5 @@ class Observer:
                 for partition, served in server.partitions.items()
             ]
         lines += [f"partition {partition}: {value}" for partition, value in enumerate(self.cluster.partition_values())]
+        lines += [f"meanwhile {fault}" for fault in self.cluster.world.faults_in_force()]
         return "\n  ".join(lines)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from polonaise.host import Clock, Disk, Network
@@ -98,6 +98,14 @@ class Machine:
         self._drift = source.uniform(-1.0, 1.0) * clock.drift_max
         self._drift_since = START_S
         self._starts = 0
+        world.tellers.append(self._in_force)
+
+    def _in_force(self) -> Iterator[str]:
+        for process in self.processes:
+            if process.paused:
+                yield f"{process.name} is paused"
+            if process.crash_on_call is not None:
+                yield f"{process.name} is to crash at its call {process.crash_on_call}"
 
     def start(self, main: Main, *, may_fail: tuple[type[BaseException], ...] = ()) -> Process:
         """Start a process, and the machine if it had lost power. The process ends when `main(host)` returns.
@@ -218,6 +226,7 @@ class World(Environment):
         # All of them first: the `finally` blocks of one must not wake another one.
         for life in processes:
             life.dead = life.blocked = True
-        self.loop.bury(*processes, None)
+        # With these, those that died as the schedule ended, such as the one whose error ended it.
+        self.loop.bury(*processes, *self.loop.unburied(), None)
         self.loop.clear()
         self.loop.close()
