@@ -50,14 +50,16 @@ def needed_copies(
         yield Violation("P1 durability", expected, seen)
 
 
-def fates_told(tries: Sequence[Try], kept: Collection[Try]) -> Iterator[Violation]:
-    """P6: once all is settled, whoever appended and lives was told the fate; but for what it has `kept` to try again.
+def fates_told(client: str, tries: Sequence[Try]) -> Iterator[Violation]:
+    """P6: when a client has done all that it had to, it was told the fate of each of its tries.
 
-    A step that notes no outcome is found by this, too: nothing that it appended would ever be judged.
+    A step that notes no outcome is found by this, too: nothing that it appended would ever be judged. To be called
+    before the client's process dies, with which what is pending becomes unknown.
     """
     for attempt in tries:
-        if attempt.fate is Fate.PENDING and attempt not in kept:
-            yield Violation("P6 fate", f"the fate of {attempt} to be told, as all is settled", "nothing was noted")
+        if attempt.client == client and attempt.fate is Fate.PENDING:
+            seen = "its fate was never told, or the step that made it has not noted it"
+            yield Violation("P6 fate", f"the fate of {attempt} to be noted, as its client is done", seen)
 
 
 def copies_hold(

@@ -502,10 +502,6 @@ class Schedule:
             if self._commit_times is not None:
                 violations.extend(self._commit_times.check(log))
         violations.extend(check(logs, self.history))
-        kept = [
-            each for application in self.applications.values() for each in application.producing if each is not None
-        ]
-        violations.extend(fates_told(self.history.tries, kept))
         if violations:
             first, count_more = violations[0], len(violations) - 1
             more = f" ({count_more} more)" if count_more else ""
@@ -591,7 +587,8 @@ class Schedule:
             application.doing[0] = f"waits for {application.following} receipts"
             await asyncio.sleep(0.1)
         application.doing.clear()
-        application.finish()
+        self.history.violations.extend(fates_told(application.who, self.history.tries))
+        application.finished = True
 
     async def _worker(self, session: ClientLife, worker: int, numbers: count[int], steps_max: int) -> None:
         application = session.application

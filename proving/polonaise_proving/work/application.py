@@ -12,9 +12,7 @@ from collections.abc import Callable
 
 from polonaise.client.log import Log
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.record.failures import ProvingMistake
 from polonaise_proving.record.observations import ACCOUNT_START, History, Kind, ReaderRecord, Try, parse_body
-from polonaise_proving.record.partitionrecord import Fate
 
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""
@@ -109,16 +107,6 @@ class Application:
         """Give the application `steps` to do, in place of those that it has left."""
         self.steps_left = steps
         self.finished = False
-
-    def finish(self) -> None:
-        """Note that all is done. Raises `ProvingMistake` if a step has not noted what became of one of its appends."""
-        # Not those of earlier lives: `died` has noted them as unknown.
-        pending = [each for each in self.history.tries if each.client == self.who and each.fate is Fate.PENDING]
-        if pending:
-            raise ProvingMistake(
-                f"its fate was never told: {pending[0]}. The step that made it has to note committed, failed or unknown"
-            )
-        self.finished = True
 
     def died(self) -> None:
         """Forget what the dead process knew, and by chance the view, too.
