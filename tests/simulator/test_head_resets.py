@@ -83,10 +83,18 @@ def test_a_log_that_tells_of_its_reset_and_kept_what_it_kept_is_right() -> None:
         (log(record(), after=log((1, b"0", False), (1, b"other", False)), up_to=1), "P1 durability"),
         (log((5, b"4", False), after=BEFORE, up_to=1), "P13 fail-safe"),
         (log(record(to=0), after=BEFORE, up_to=1), "P13 fail-safe"),
+        (log((5, b'{"to": \xff', True), after=BEFORE, up_to=1), "P13 fail-safe"),
         (log(record(), record(), after=BEFORE, up_to=1), "P13 fail-safe"),
         (log(record(), (1, b"3", False), after=BEFORE, up_to=1), "P4 no dirty read"),
     ],
-    ids=["another log is kept", "no record", "a wrong record", "two records", "an older session above the reset"],
+    ids=[
+        "another log is kept",
+        "no record",
+        "a wrong record",
+        "a damaged record",
+        "two records",
+        "an older session above the reset",
+    ],
 )
 def test_what_a_reset_must_not_do_is_found(after: FinalLog, promise: str) -> None:
     assert found(BEFORE, after, RESET) == [promise]

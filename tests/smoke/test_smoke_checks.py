@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, select
 
+from polonaise.terms import Transaction
 from polonaise_proving.judges.histories import CHECKS, EXAMPLES_MAX, HELD, violations
 from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, Transfer, digest_of
+from polonaise_proving.record.bankledger import BankLedger, balances, database_of, fed, schema
 from polonaise_proving.record.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
 
 OPERATIONS = [
@@ -169,3 +173,22 @@ def test_a_fold_moves_money_and_makes_none() -> None:
     folded.follow(enumerate(OPERATIONS))
     assert folded.wrong == []
     assert folded.balances == BALANCES
+
+
+async def test_a_ledger_passes_over_a_damaged_body_and_notes_what_it_was_fed(tmp_path: Path) -> None:
+    """The client goes on: that the body is damaged is for judges to find, and not for its view to die of."""
+    bodies = [b"\xff damaged", OPERATIONS[1].encode()]
+    ledger = BankLedger(database_of(tmp_path, "client-1"))
+    engine = create_engine(database_of(tmp_path, "client-1"))
+    try:
+        schema.create_all(engine)
+        with engine.begin() as db:
+            ledger.apply_many([Transaction(2, id, 0, body, 1, 1, 1, id) for id, body in enumerate(bodies)], db)
+        with engine.begin() as db:
+            found = db.execute(select(balances.c.account, balances.c.balance)).all()
+            digests = db.execute(select(fed.c.digest).order_by(fed.c.row)).scalars().all()
+    finally:
+        engine.dispose()
+        await ledger.close()
+    assert {row.account: row.balance for row in found} == {1: OPENING_BALANCE - 30, 2: OPENING_BALANCE + 30}
+    assert digests == [digest_of(body) for body in bodies]

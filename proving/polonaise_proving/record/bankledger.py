@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select
@@ -55,7 +55,7 @@ class BankLedger(SqlView):
         folded = Fold()
         before = _balances(db, partition)
         folded.balances.update(before)
-        folded.follow((tx.id, BankOperation.decode(tx.data)) for tx in transactions)
+        folded.follow(_operations(transactions))
         changed = [
             {"of": partition, "at": account, "to": balance}
             for account, balance in folded.balances.items()
@@ -97,6 +97,15 @@ class BankLedger(SqlView):
                 select(fed.c.transaction, fed.c.digest).where(fed.c.partition == partition).order_by(fed.c.row)
             )
             return [Fed(row.transaction, row.digest) for row in rows]
+
+
+def _operations(transactions: Sequence[Transaction]) -> Iterator[tuple[int, BankOperation]]:
+    for tx in transactions:
+        try:
+            operation = BankOperation.decode(tx.data)
+        except ValueError:
+            continue  # a damaged body: judges tell of it, by its digest and by what the log has there
+        yield tx.id, operation
 
 
 def _balances(db: Connection, partition: int) -> dict[int, int]:
