@@ -143,17 +143,20 @@ async def test_another_server_at_the_address_of_one_that_ended_is_not_taken_for_
     assert "this one has ended" in found.trouble
 
 
+def silence_coordinator(observer: ClusterObserver) -> None:
+    async def silent() -> None:
+        await asyncio.sleep(3_600)
+
+    observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
+
+
 @in_a_town(partitions=PARTITIONS)
 async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: Town) -> None:
     await well(town)
 
     async def look(observer: ClusterObserver) -> tuple[ClusterStatus, ClusterStatus]:
         first = await observer.look()
-
-        async def silent() -> None:
-            await asyncio.sleep(3_600)
-
-        observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
+        silence_coordinator(observer)
         return first, await observer.look()
 
     first, second = await observed(town, look)
@@ -177,11 +180,7 @@ async def test_what_the_coordinator_held_before_it_was_away_is_not_taken_for_wha
         held_down(town.cluster.servers[0])
         monkeypatch.setattr("polonaise.admin.cluster.ask_health", later)
         there = await observer.look()
-
-        async def silent() -> None:
-            await asyncio.sleep(3_600)
-
-        observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
+        silence_coordinator(observer)
         return there, await observer.look()
 
     there, away = await observed(town, look)

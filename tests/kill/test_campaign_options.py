@@ -116,22 +116,25 @@ def test_the_help_says_how_it_is_run_and_what_its_exit_statuses_mean(
     assert "{," not in said, "no choice is empty"
 
 
-def test_a_seed_that_is_no_number_is_refused_in_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("campaign", "option", "value", "words"),
+    [
+        (KILL, "--seed", "x", "is not a whole number"),
+        (SOAK, "--minutes", "0.5", "is too short to judge any process: write 0.8 or more"),
+    ],
+)
+def test_a_value_that_is_no_use_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    campaign: str,
+    option: str,
+    value: str,
+    words: str,
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main_of(KILL, monkeypatch, "--seed", "x")()
+        main_of(campaign, monkeypatch, option, value)()
     assert ended.value.code == 2
-    assert "--seed: 'x' is not a whole number" in capsys.readouterr().err
-
-
-def test_a_soak_that_is_too_short_to_judge_any_process_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main_of(SOAK, monkeypatch, "--minutes", "0.5")()
-    assert ended.value.code == 2
-    assert "--minutes: '0.5' is too short to judge any process: write 0.8 or more" in capsys.readouterr().err
+    assert f"{option}: '{value}' {words}" in capsys.readouterr().err
 
 
 class Found:

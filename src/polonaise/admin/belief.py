@@ -49,7 +49,7 @@ class Belief:
 
     @property
     def not_asked(self) -> str:
-        """That nobody could be asked, and why, if that is so; else empty."""
+        """Says that nobody could be asked, and why; empty if somebody could."""
         if self.unknown is None:
             return ""
         return f"nobody could be asked whether it holds the latest state: {self.unknown.text}"
@@ -127,8 +127,7 @@ async def later_promised(
     """Return which storage nodes have copies that promised later sessions than were given out; empty if none has.
 
     To be asked after servers, as `later_noted`, of nodes that answer, by their addresses. Each has `timeout_s` seconds
-    to tell, and the coordinator as long.
-    With TLS, nodes tell only who has a server's certificate.
+    to tell, and the coordinator as long. With TLS, nodes tell only who has a server's certificate.
     """
 
     async def ask(name: StorageId, address: str) -> tuple[StorageId, Mapping[PartitionId, Promised | None]]:

@@ -50,8 +50,10 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.node.condition import (
+    UNREADABLE,
+    another_form,
     condition_of,
-    conditions_in,
+    judged,
     server_troubles,
     storage_troubles,
     why_not_serving,
@@ -552,7 +554,7 @@ class ClusterObserver:
                 "its health says nothing of partitions and storage nodes: it may be of another version"
             )
         if not _is_known(answer):
-            return ProtocolError(_OTHER_FORM)
+            return another_form("its")
         if answer.get("server") != server:
             return _AnotherServer(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
@@ -560,7 +562,7 @@ class ClusterObserver:
     async def _ask_storage(self, name: StorageId, address: str, key: bytes) -> Told:
         answer = await self._ask(address, ROLE_STORAGE, key)
         if isinstance(answer, dict) and not _is_known_of_storage(answer):
-            return ProtocolError(_OTHER_FORM)
+            return another_form("its")
         return not_named(name, address, answer) or answer
 
     async def _ask(self, address: str, peer_role: int, key: bytes) -> Told:
@@ -599,22 +601,18 @@ _SHOWN: Final = frozenset(
 )
 
 
-_OTHER_FORM: Final = "its health has another form: it may be of another version"
-
-
 def _is_known(answer: dict[str, Any]) -> bool:
     """Whether all that a status has of a server's health document can be read from this one, by reading it."""
     try:
-        lines = [line for condition in conditions_in(answer).values() for line in condition.troubles]
+        lines = [line for condition in judged(answer, "its").values() for line in condition.troubles]
         lines += doubt_in(answer), answer.get("fragments", "")
         lines += _with_health(ServerStatus(0, "", None, None), answer, (), known=False).document()["troubles"]
         for name in answer["storage"]:
             lines += _storage_status(name, "", ConnectionLost(""), {0: answer}).document()["troubles"]
         for health in answer["partitions"].values():
             _ = {*(health.get("members") or ()), *(health.get("next") or ())}
-        nodes = answer["storage"].values()
-        return _are_texts(lines) and all({"error", "connected"} <= set(node) for node in nodes)
-    except (AttributeError, LookupError, TypeError, ValueError):
+        return _are_texts(lines)
+    except (ProtocolError, *UNREADABLE):
         return False
 
 
@@ -622,7 +620,7 @@ def _is_known_of_storage(answer: dict[str, Any]) -> bool:
     """Whether all that a status has of a storage node's health document can be read from this one, by reading it."""
     try:
         return _are_texts(replace(_storage_status("", "", answer, {}), partitions=0).document()["troubles"])
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except UNREADABLE:
         return False
 
 

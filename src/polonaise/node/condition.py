@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from polonaise.errors import ProtocolError
 from polonaise.node.reasons import (
@@ -26,6 +26,9 @@ from polonaise.node.reasons import (
 )
 from polonaise.storage.measures import StorageNodeHealth
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, counted
+
+UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)
+"""What reading a health document of another form raises."""
 
 
 class HealthStatus(enum.StrEnum):
@@ -67,11 +70,16 @@ def judged(answer: Any, whose: str) -> dict[PartitionId, Condition]:
         understood = all({"error", "connected"} <= set(node) for node in answer["storage"].values())
         for condition in conditions.values():
             _ = condition.troubles
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except UNREADABLE:
         understood = False
     if not understood:
-        raise ProtocolError(f"{whose} health has another form: it may be of another version")
+        raise another_form(whose)
     return conditions
+
+
+def another_form(whose: str) -> ProtocolError:
+    """Return the error that says that `whose` health has another form than this version reads."""
+    return ProtocolError(f"{whose} health has another form: it may be of another version")
 
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
