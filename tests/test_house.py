@@ -138,6 +138,19 @@ def test_the_path_of_imports_is_changed_by_pytest_alone() -> None:
     assert changes == []
 
 
+def test_no_test_file_makes_a_kind_of_warning() -> None:
+    """What runs tests in several processes imports the kind of each warning where it tells them all: there it finds no
+    test files, and ends without saying which test it was."""
+    made = [
+        f"{name_of(path)}: {each.name}"
+        for path in FILES
+        if path.name.startswith("test_")
+        for each in nodes_of(path)
+        if isinstance(each, ast.ClassDef) and any(ast.unparse(base).endswith("Warning") for base in each.bases)
+    ]
+    assert made == []
+
+
 def sleeps(path: Path) -> list[int]:
     """The lines on which somebody sleeps longer than for a turn of the event loop."""
     return [

@@ -14,7 +14,7 @@ import pytest
 import polonaise.log.tail
 from polonaise_proving.mutations.children import MUTATION, put_into_children
 from polonaise_proving.mutations.known import MUTATIONS
-from polonaise_proving.mutations.mutation import MutationDoesNotApply
+from polonaise_proving.mutations.mutation import MutationDoesNotApply, SeedFindsItNoMore
 from rigs.lacking import lacking
 from rigs.programs import run_python
 
@@ -35,13 +35,6 @@ def search(mutation: str, first: int, seeds: int, *more: object) -> int | None:
 def drawn(mutations: Iterable[str]) -> list[Any]:
     """A case for each, which always runs if its module has changed lately."""
     return [pytest.param(each, marks=pytest.mark.exhaustive(MUTATIONS[each].module)) for each in mutations]
-
-
-class SeedFindsItNoMore(UserWarning):
-    """A mutation's seed has another course now. Many of them at once: a fault or a draw was added where it may not be.
-
-    `scenarios/schedule.py` says where it may, at `LATER_FEATURES`.
-    """
 
 
 def found(mutation: str, known: int | None, later: int) -> int | None:

@@ -13,6 +13,13 @@ class MutationDoesNotApply(Exception):
     """
 
 
+class SeedFindsItNoMore(UserWarning):
+    """A mutation's seed has another course now. Many of them at once: a fault or a draw was added where it may not be.
+
+    `scenarios/schedule.py` says where it may, at `LATER_FEATURES`.
+    """
+
+
 class Mutation(NamedTuple):
     """One changed place in one module of production, and what finds it."""
 
