@@ -1,4 +1,4 @@
-"""An embedded log of thousands of partitions opens at once, takes appends to all of them, rests, and opens again."""
+"""An embedded log of hundreds of partitions opens at once, takes appends to all of them, rests, and opens again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rigs.waiting import time_passes, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-COUNT = 1_024
-"""A quarter of what a log may have; `benchmarks/partitions.py` tries and measures all of them."""
+COUNT = 512
+"""An eighth of what a log may have; `benchmarks/partitions.py` tries and measures all of them."""
 OPENS_S_MAX = 30.0
 DESCRIPTORS_MAX = 500
-TIMES_MAX = 1.5
+TIMES_MAX = 1.25
 """How many times as much as a log of one partition a log of all these may take of a core while nobody asks it."""
-TRIPS_TIMES_MAX = 3.0
+TRIPS_TIMES_MAX = 2.0
 """How many times as many trips to the disk it may make meanwhile: its storage node looks for more files each second."""
 LOOKS_MAX = 12
 """Enough for the storage node to have looked for all files that were written to, so many each second."""
@@ -115,7 +115,7 @@ async def all_ready(log: Log) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_thousands_of_partitions_cost_what_is_used_of_them(tmp_path: Path, trips: Counter[str]) -> None:
+async def test_hundreds_of_partitions_cost_what_is_used_of_them(tmp_path: Path, trips: Counter[str]) -> None:
     many, one = tmp_path / "many", tmp_path / "one"
     async with polonaise.connect(f"embedded:{one}") as small:
         await small.append(b"x")
@@ -127,7 +127,7 @@ async def test_thousands_of_partitions_cost_what_is_used_of_them(tmp_path: Path,
         async with opened(many) as log:
             async with asyncio.timeout(PATIENCE_S):
                 assert (await log.high_water_mark(17, timeout=PATIENCE_S)) == 0
-                assert [tx.data async for tx in log.read(1_000)] == [b"x" * 100]
+                assert [tx.data async for tx in log.read(COUNT - 24)] == [b"x" * 100]
             await all_ready(log)  # those that nobody asks for are started as well
             assert await append_to_all(log) < DESCRIPTORS_MAX
             await check_costs_of_rest(many, one, trips)

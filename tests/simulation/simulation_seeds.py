@@ -17,6 +17,8 @@ class Kept(NamedTuple):
 
     seed: int
     later: int
+    of_simulator: bool = False
+    """Whether the simulator itself was wrong, and accused code that was right."""
 
 
 def kept() -> list[Kept]:
@@ -28,7 +30,7 @@ def kept() -> list[Kept]:
 def kept_in(line: str) -> Kept:
     """The seed of a line, which is followed by `later=NUMBER` unless that is 0, and by what was wrong."""
     seed, later = re.match(r"(\d+)(?: +later=(\d+))? ", line).groups()  # type: ignore[union-attr] # a line that is none
-    return Kept(int(seed), int(later or 0))
+    return Kept(int(seed), int(later or 0), "(the simulator's own)" in line)
 
 
 def fresh() -> int:

@@ -32,14 +32,25 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "later"), [pytest.param(*each, id=str(each.seed)) for each in kept()])
-def test_a_seed_that_once_failed_holds(seed: int, later: int) -> None:
-    assert run(seed, later=later).failure == ""
+@pytest.mark.parametrize("each", [each for each in kept() if not each.of_simulator], ids=lambda each: str(each.seed))
+def test_a_seed_that_once_failed_holds(each: Kept) -> None:
+    assert run(each.seed, later=each.later).failure == ""
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive(
+    "polonaise_proving.stages.simulated", "polonaise_proving.judges", "polonaise_proving.faults",
+    "polonaise_proving.scenarios.schedule",
+)  # fmt: skip
+@pytest.mark.parametrize("each", [each for each in kept() if each.of_simulator], ids=lambda each: str(each.seed))
+def test_a_seed_that_the_simulator_once_failed_by_its_own_mistake_holds(each: Kept) -> None:
+    assert run(each.seed, later=each.later).failure == ""
 
 
 def test_a_kept_seed_says_how_many_later_features_it_has() -> None:
     assert kept_in("4711 later=2 a link that carried nothing large stopped a partition") == Kept(4711, 2)
     assert kept_in("31290 the same as 619416516") == Kept(31290, 0)
+    assert kept_in("136 # (the simulator's own) replicas went back") == Kept(136, 0, of_simulator=True)
 
 
 @pytest.mark.parametrize("number", range(FRESH_QUICK))

@@ -23,10 +23,10 @@ FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, task
 
 
 @pytest.mark.slow
-async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_as_small_as_it_was(
+async def test_some_minutes_of_work_with_kills_and_give_ups_leave_every_process_as_small_as_it_was(
     tmp_path: Path,
 ) -> None:
-    with SoakCampaign(tmp_path, minutes=2) as campaign:
+    with SoakCampaign(tmp_path, minutes=1.5) as campaign:
         await campaign.run()
     report = campaign.report
     assert report.wrong == []
@@ -160,7 +160,7 @@ LINES = [
 
 
 def test_a_log_that_is_as_was_told_has_nothing_wrong(tmp_path: Path) -> None:
-    campaign = SoakCampaign(tmp_path, minutes=2)
+    campaign = SoakCampaign(tmp_path, minutes=1.5)
     campaign._compare(0, ENTRIES, LINES)
     fates = campaign.report.fates
     assert campaign.report.problems == []
@@ -184,6 +184,6 @@ def test_a_log_that_is_as_was_told_has_nothing_wrong(tmp_path: Path) -> None:
 def test_a_log_that_is_not_as_was_told_is_found(
     tmp_path: Path, entries: list[tuple[int, bytes]], lines: list[Line], naming: str
 ) -> None:
-    campaign = SoakCampaign(tmp_path, minutes=2)
+    campaign = SoakCampaign(tmp_path, minutes=1.5)
     campaign._compare(0, entries, lines)
     assert any(naming in each for each in campaign.report.wrong)
